@@ -1,0 +1,107 @@
+"""Numbers to codes and back. A code is the integer whose bits are sign, exponent and mantissa."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from jprec.formats.description import FloatFormat, FormatLike, get
+from jprec.formats.oracle import Number, round_exact
+
+#: Formats up to this width can be listed: 2**20 float64 values take 8 MB.
+_LISTABLE_BITS = 20
+
+
+def encode(
+    value: Number, fmt: FormatLike, mode: str = "nearest_even", *, overflow: str = "format"
+) -> int:
+    """The code of `value` in `fmt`, rounded by `round_exact` first.
+
+    NaN gets the quiet NaN without payload. Where `fmt` has no NaN, NaN is a ValueError.
+
+    >>> f"{encode(1.5, 'fp16'):016b}"
+    '0011111000000000'
+    """
+    fmt = get(fmt)
+    rounded = round_exact(value, fmt, mode, overflow=overflow)
+    sign = int(math.copysign(1, rounded) < 0) << (fmt.bits - 1) if fmt.signed else 0
+    if math.isnan(rounded):
+        return _nan_code(fmt, value)
+    if math.isinf(rounded):
+        return sign | (2**fmt.exponent_bits - 1) << fmt.mantissa_bits
+    exponent = max(math.frexp(rounded)[1] - 1, fmt.min_exponent) if rounded else fmt.min_exponent
+    significand = int(abs(Fraction(rounded)) / Fraction(2) ** (exponent - fmt.mantissa_bits))
+    # The significand's implicit bit adds one to the exponent field; subnormals do not have it. A
+    # format without subnormals starts its field one lower.
+    field = exponent - fmt.min_exponent - (0 if fmt.has_subnormals else 1)
+    return sign | (field << fmt.mantissa_bits) + significand
+
+
+def _nan_code(fmt: FloatFormat, value: Number) -> int:
+    if fmt.specials == "ieee":  # the top exponent, with the first mantissa bit set: quiet
+        return (2 ** (fmt.exponent_bits + 1) - 1) << (fmt.mantissa_bits - 1)
+    if fmt.specials == "nan_all_ones":
+        return 2 ** (fmt.bits - int(fmt.signed)) - 1
+    if fmt.specials == "nan_negative_zero":
+        return 2 ** (fmt.bits - 1)
+    raise ValueError(
+        f"{value!r} has no code in {fmt.name}, which has no NaN; encode a number, or use a format "
+        "that has one."
+    )
+
+
+def decode(code: int, fmt: FormatLike) -> float:
+    """The value of `code` in `fmt`, as float64, which holds it exactly.
+
+    >>> decode(0b0_11110_0101000000, "fp16")
+    43008.0
+    """
+    fmt = get(fmt)
+    if not 0 <= code < 2**fmt.bits:
+        raise ValueError(
+            f"code={code}, but {fmt.name} has {fmt.bits} bits: codes 0 to {2**fmt.bits - 1}."
+        )
+    return float(_decode(np.asarray([code], np.uint64), fmt)[0])
+
+
+def _decode(codes: np.ndarray, fmt: FloatFormat) -> np.ndarray:
+    """The values of `codes`: [...] uint64 -> [...] float64."""
+    mantissa_bits, exponent_bits = np.uint64(fmt.mantissa_bits), np.uint64(fmt.exponent_bits)
+    mantissa = codes & np.uint64(2**fmt.mantissa_bits - 1)
+    field = (codes >> mantissa_bits) & np.uint64(2**fmt.exponent_bits - 1)
+    sign = np.uint64(0) if not fmt.signed else codes >> (mantissa_bits + exponent_bits)
+    normal = field > 0 if fmt.has_subnormals else np.ones(codes.shape, bool)
+    significand = mantissa + (normal.astype(np.uint64) << mantissa_bits)
+    first_normal = 1 if fmt.has_subnormals else 0
+    exponent = np.maximum(field.astype(np.int64), first_normal) - first_normal + fmt.min_exponent
+    # Exact: at most 53 bits, times a power of two that leaves them within float64. Only fp64's
+    # infinities and NaNs overflow here; they are put in below.
+    with np.errstate(over="ignore"):
+        values = np.ldexp(
+            significand.astype(np.float64), (exponent - fmt.mantissa_bits).astype(np.int32)
+        )
+    if fmt.specials == "ieee":
+        top = field == 2**fmt.exponent_bits - 1
+        values = np.where(top, np.where(mantissa == 0, np.inf, np.nan), values)
+    elif fmt.specials == "nan_all_ones":
+        all_ones = np.uint64(2 ** (fmt.bits - int(fmt.signed)) - 1)
+        values = np.where((codes & all_ones) == all_ones, np.nan, values)
+    elif fmt.specials == "nan_negative_zero":
+        values = np.where(codes == 2 ** (fmt.bits - 1), np.nan, values)
+    return np.where(sign == 1, -values, values)
+
+
+def values(fmt: FormatLike) -> np.ndarray:
+    """The finite values of `fmt`: [n] float64, ascending, each once (-0 is not listed beside 0).
+
+    >>> values("e2m1fn")[-4:]
+    array([2., 3., 4., 6.])
+    """
+    fmt = get(fmt)
+    if fmt.bits > _LISTABLE_BITS:
+        raise ValueError(
+            f"{fmt.name} has 2**{fmt.bits} codes, but only formats of up to {_LISTABLE_BITS} bits "
+            "are listed; decode the codes that you need."
+        )
+    every = _decode(np.arange(2**fmt.bits, dtype=np.uint64), fmt)
+    return np.unique(every[np.isfinite(every)] + 0.0)  # -0.0 + 0.0 is 0.0

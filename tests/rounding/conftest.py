@@ -1,0 +1,84 @@
+"""Points at which a rounding can go wrong, and a second, fast reference to compare with."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from jprec import formats
+
+#: FP32 bit patterns at which implementations were seen to fail.
+SPECIAL_BITS = np.array(
+    [
+        *(0x00000000, 0x00000001, 0x00400000, 0x007FFFFF, 0x00800000, 0x7F000000, 0x7F7FFFFF),
+        *(0x7F800000, 0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0x387FFFFF, 0x32FFFFFF, 0x35840001),
+    ],
+    np.uint32,
+)
+
+
+@functools.cache
+def _points(name: str, limit: int) -> np.ndarray:
+    values = formats.values(name)
+    values = values[values >= 0]
+    if len(values) > limit:  # all exponents, but not all mantissas
+        values = np.unique(np.concatenate([values[:: len(values) // limit], values[-64:]]))
+        values = np.unique(np.concatenate([values, np.nextafter(values, 0)]))
+    following = np.append(values[1:], values[-1] + values[-1] - values[-2])
+    with np.errstate(over="ignore"):
+        middles = ((values + following) / 2).astype(np.float32)
+        spots = np.concatenate([values.astype(np.float32), middles, following.astype(np.float32)])
+        bits = spots.view(np.int32)
+    every = np.concatenate([bits - 1, bits, bits + 1])
+    every = np.unique(every[every >= 0]).astype(np.uint32)
+    every = np.unique(np.concatenate([every, SPECIAL_BITS]))
+    return np.concatenate([every, every | np.uint32(2**31)]).view(np.float32)
+
+
+@pytest.fixture(scope="session")
+def points():
+    """points(name, limit): values, midpoints and the FP32 numbers beside both, and specials."""
+    return _points
+
+
+def _table_round(x: np.ndarray, name: str, mode: str) -> np.ndarray:
+    """Rounds by looking float32 numbers up in the sorted values of the format, in float64."""
+    x = np.where(np.isnan(x), np.nan, x).astype(np.float64)  # signalling NaNs warn
+    fmt, magnitude = formats.get(name), np.abs(x)
+    grid = formats.values(name)
+    grid = grid[grid >= 0]
+    # One more, so that what lies beyond the largest value has two neighbours as well.
+    beyond = fmt.max + 2.0 ** (fmt.max_exponent - fmt.mantissa_bits)
+    grid = np.append(grid, beyond)
+    low = np.clip(np.searchsorted(grid, magnitude, side="right") - 1, 0, len(grid) - 2)
+    below, above = grid[low], grid[low + 1]
+    middle = (below + above) / 2
+    # Codes count up, so the last bit of the code is that of the index, if there is a mantissa.
+    odd = (low % 2 == 1) if fmt.mantissa_bits else np.ones_like(low, bool)
+    inexact, negative = magnitude > below, np.signbit(x)
+    upper = {
+        "nearest_even": (magnitude > middle) | ((magnitude == middle) & odd),
+        "nearest_away": magnitude >= middle,
+        "toward_zero": np.zeros_like(odd),
+        "up": inexact & ~negative,
+        "down": inexact & negative,
+        "to_odd": inexact & ~odd,
+    }[mode]
+    result = np.where(upper, above, below)
+    inward = {"toward_zero": True, "to_odd": True, "up": negative, "down": ~negative}
+    over = np.inf if fmt.has_infinity else np.nan if fmt.has_nan else fmt.max
+    stops = inward.get(mode, False) & (magnitude < np.inf)
+    result = np.where(result > fmt.max, np.where(stops, fmt.max, over), result)
+    result = np.where((magnitude > grid[-1]) & ~stops, over, result)
+    if not fmt.has_negative_zero:
+        negative = negative & (result != 0)
+    result = np.where(negative, -result, result)
+    if not fmt.signed:
+        result = np.where(x <= 0, np.nan, result)
+    return np.where(np.isnan(x), np.nan, result)
+
+
+@pytest.fixture(scope="session")
+def table_round():
+    """table_round(x, name, mode): a reference that shares no code with the kernel."""
+    return _table_round
