@@ -1,0 +1,18 @@
+"""A policy in a Flax model: given without editing it, verified, and described."""
+
+from jprec.nn.apply import apply, policy_of
+from jprec.nn.describe import Description, Row, describe
+from jprec.nn.variables import dtype_of_variable, is_module, is_variable, renew, split
+
+__all__ = [
+    "Description",
+    "Row",
+    "apply",
+    "describe",
+    "dtype_of_variable",
+    "is_module",
+    "is_variable",
+    "policy_of",
+    "renew",
+    "split",
+]

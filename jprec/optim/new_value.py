@@ -1,0 +1,108 @@
+"""Updates that know the value they lead to, and how they are applied."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jprec import rounding
+
+#: The storage dtypes that need care: their arithmetic is done in float32.
+LOW = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class NewValue:
+    """The update of a 16-bit parameter, with the value that the parameter takes.
+
+    A difference cannot carry the new value of a 16-bit parameter exactly: f32(new) - f32(old)
+    loses `new` where it is much smaller than `old`. So the value itself travels. `optax` adds
+    updates to parameters; this class answers that addition with the value, whoever does it.
+
+    Attributes:
+      value: [...] bfloat16 or float16, the new parameter.
+      update: [...] float32, what was wanted; the parameter moved by less or more than this.
+    """
+
+    value: Any
+    update: Any
+
+    #: NumPy arrays leave the addition to this class.
+    __array_ufunc__: ClassVar[None] = None
+
+    def __radd__(self, parameter: Any) -> Any:
+        del parameter
+        return self.value
+
+    __add__ = __radd__
+
+
+def is_new_value(node: Any) -> bool:
+    """Whether `node` is a NewValue, for `is_leaf` of tree functions."""
+    return isinstance(node, NewValue)
+
+
+def is_low(leaf: Any) -> bool:
+    """Whether `leaf` is an array of a 16-bit storage dtype."""
+    return getattr(leaf, "dtype", None) in LOW
+
+
+def widen(leaf: Any) -> Any:
+    """`leaf` in float32 if it is stored in 16 bits (exact); any other leaf as it is."""
+    return leaf.astype(jnp.float32) if is_low(leaf) else leaf
+
+
+def store(
+    value: jax.Array,
+    dtype: Any,
+    mode: str = "nearest_even",
+    *,
+    key: jax.Array | None = None,
+) -> jax.Array:
+    """`value` rounded once to `dtype`, by integer operations that no compiler removes.
+
+    Args:
+      value: [...] float32.
+      dtype: bfloat16 or float16.
+      mode: A mode of `jprec.rounding.round_to`.
+      key: For the stochastic mode.
+
+    Returns:
+      [...] of `dtype`. Beyond its range: infinity, as IEEE 754 has it.
+    """
+    dtype = jnp.dtype(dtype)
+    return rounding.round_to(value, dtype.name, mode, key=key).astype(dtype)
+
+
+def apply_updates(params: Any, updates: Any) -> Any:
+    """The parameters after `updates`, of the same dtypes.
+
+    Where an update knows its value (`NewValue`), that value, bit for bit. A 16-bit parameter
+    with a plain update is added to in float32 and rounded once. All others are p + u.
+
+    >>> params = {"w": jnp.ones(2, jnp.bfloat16)}
+    >>> apply_updates(params, {"w": jnp.full(2, 0.004, jnp.float32)})["w"].tolist()
+    [1.0078125, 1.0078125]
+    """
+
+    def apply(parameter: Any, update: Any) -> Any:
+        if parameter is None:
+            return None
+        if isinstance(update, NewValue):
+            if jnp.dtype(update.value.dtype) != jnp.dtype(parameter.dtype):
+                raise ValueError(
+                    f"a NewValue of {update.value.dtype} for a parameter of {parameter.dtype}. "
+                    "Pass the parameters that the optimiser's update was given."
+                )
+            return update.value
+        if getattr(update, "dtype", None) == jax.dtypes.float0:
+            return parameter
+        if is_low(parameter):
+            wanted = widen(parameter) + jnp.asarray(update, jnp.float32)
+            return store(wanted, parameter.dtype)
+        parameter = jnp.asarray(parameter)
+        return jnp.asarray(parameter + update, parameter.dtype)
+
+    return jax.tree.map(apply, params, updates, is_leaf=lambda leaf: leaf is None)

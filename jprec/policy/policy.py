@@ -1,0 +1,199 @@
+"""Which tensor and which operation of a training step use which format."""
+
+import dataclasses
+import re
+from typing import Any
+
+from jprec.policy.spelling import ROLES, close_to, dtype_name
+
+#: Separates the rules of a policy in its string; a pattern may not contain it.
+_BETWEEN_RULES = ";"
+_ARROW = "->"
+
+
+def _check_product(product: Any, *, where: str) -> str:
+    """`product`, if `jprec.matmul` knows it."""
+    if not isinstance(product, str) or product != product.strip() or not product:
+        raise ValueError(
+            f"{where}: product={product!r} is not the name of a product specification. "
+            'Give a name such as "tf32" (see jprec.matmul.get), or None to leave the '
+            "products of the program as they are."
+        )
+    # Imported here so that policies can be read and listed without importing JAX.
+    from jprec import matmul
+
+    matmul.get(product)
+    return product
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What is different below some paths: roles that are None stay as the policy has them.
+
+    Attributes:
+      pattern: Regular expression, searched (not matched) in the path, whose parts are joined
+        by "/": "norm" finds "block_0/norm/scale".
+      params: Dtype in which the parameters are stored.
+      compute: Dtype in which they enter the computation.
+      output: Dtype in which the layer's result comes out.
+    """
+
+    pattern: str
+    params: str | None = None
+    compute: str | None = None
+    output: str | None = None
+
+    def __post_init__(self) -> None:
+        where = f"Rule({self.pattern!r})"
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"{where}: not a regular expression: {error}.") from error
+        if not self.pattern or self.pattern != self.pattern.strip():
+            raise ValueError(
+                f"{where}: a pattern is not empty and has no space at its ends. "
+                r'Use ".*" for every path and "\s" for a space.'
+            )
+        if _BETWEEN_RULES in self.pattern or _ARROW in self.pattern:
+            raise ValueError(
+                f"{where}: {_BETWEEN_RULES!r} and {_ARROW!r} separate the parts of a policy's "
+                r'string. Write "\x3b" for the semicolon and "-\x3e" for the arrow.'
+            )
+        for role in ("params", "compute", "output"):
+            value = getattr(self, role)
+            if value is not None:
+                object.__setattr__(self, role, dtype_name(value, role=f"{where}: {role}"))
+        if not self.changes:
+            raise ValueError(f"{where} changes nothing. Give params, compute or output.")
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """The roles this rule sets."""
+        roles = {r: getattr(self, r) for r in ("params", "compute", "output")}
+        return {role: value for role, value in roles.items() if value is not None}
+
+    def finds(self, path: str) -> bool:
+        """Whether the pattern is found in `path`, whose parts are joined by "/".
+
+        The path of a layer ends with "/", so that "^head/" finds the layer and its parameters
+        alike; it is also searched without that "/", so that "head$" finds the layer.
+        """
+        return any(re.search(self.pattern, p) for p in (path, path.rstrip("/")))
+
+    def __str__(self) -> str:
+        roles = ",".join(f"{role}={value}" for role, value in self.changes.items())
+        return f"{self.pattern}{_ARROW}{roles}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """The formats of one training step.
+
+    Dtypes are given by any usual spelling or as objects, and kept as "float32", "bfloat16" or
+    "float16". Two policies are equal if they do the same; the name does not count.
+
+    Attributes:
+      params: Dtype in which parameters are stored (and updated, see `jprec.optim.wrap`).
+      compute: Dtype to which parameters and inputs are cast for the forward and backward pass.
+      output: Dtype in which a model hands out its result; the loss itself is always float32.
+      product: Name of the arithmetic in which matrix products are emulated (`jprec.matmul.get`);
+        None leaves the program's products as they are.
+      name: What the policy is called in tables.
+      rules: Exceptions by path; the first whose pattern is found in the path holds.
+
+    >>> policy = Policy(compute="bf16", rules=(Rule("norm", compute="float32"),))
+    >>> print(policy)
+    params=float32,compute=bfloat16,output=float32;norm->compute=float32
+    >>> policy.for_path("block/norm/scale").compute
+    'float32'
+    """
+
+    params: str = "float32"
+    compute: str = "float32"
+    output: str = "float32"
+    product: str | None = None
+    name: str | None = dataclasses.field(default=None, compare=False)
+    rules: tuple[Rule, ...] = ()
+
+    def __post_init__(self) -> None:
+        for role in ("params", "compute", "output"):
+            object.__setattr__(self, role, dtype_name(getattr(self, role), role=role))
+        if self.product is not None:
+            _check_product(self.product, where="Policy")
+        object.__setattr__(self, "rules", tuple(self.rules))
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise ValueError(
+                    f"rules={self.rules!r}: {rule!r} is not a Rule. "
+                    'Write Rule("norm", compute="float32").'
+                )
+
+    def rule_for(self, path: str) -> Rule | None:
+        """The first rule that finds `path`, or None."""
+        return next((rule for rule in self.rules if rule.finds(path)), None)
+
+    def for_path(self, path: str) -> "Policy":
+        """The policy that holds at `path`: the same without rules."""
+        if not self.rules:
+            return self
+        rule = self.rule_for(path)
+        return dataclasses.replace(self, rules=(), **(rule.changes if rule else {}))
+
+    def uses(self, dtype: str, *, roles: tuple[str, ...] = ("params", "compute")) -> bool:
+        """Whether the policy or one of its rules gives `dtype` to one of `roles`."""
+        dtype = dtype_name(dtype, role="dtype")
+        return any(getattr(part, role) == dtype for part in (self, *self.rules) for role in roles)
+
+    def __str__(self) -> str:
+        roles = [f"{role}={getattr(self, role)}" for role in ("params", "compute", "output")]
+        if self.product is not None:
+            roles.append(f"product={self.product}")
+        return _BETWEEN_RULES.join([",".join(roles), *map(str, self.rules)])
+
+
+def _roles(text: str, *, whole: str) -> dict[str, str | None]:
+    """The roles named in "role=value,role=value"; each at most once."""
+    short = {letter: role for role, letter in ROLES.items()}
+    found: dict[str, str | None] = {}
+    for part in text.split(","):
+        word, equals, value = (piece.strip() for piece in part.partition("="))
+        role = short.get(word, word)
+        if not equals or not value:
+            raise ValueError(
+                f"policy {whole!r}: {part.strip()!r} is not role=value. "
+                'Write for example "params=float32,compute=bfloat16,output=float32".'
+            )
+        if role not in ROLES:
+            raise ValueError(f"policy {whole!r}: no role {word!r}. {close_to(word, ROLES)}")
+        if role in found:
+            raise ValueError(f"policy {whole!r}: {role} is given twice. Give it once.")
+        found[role] = None if (role, value) == ("product", "none") else value
+    return found
+
+
+def parse(text: str) -> Policy:
+    """The policy written as `text`; roles not named are float32, and products left alone.
+
+    Reads what `str` of a policy writes, and jmp's "p=f32,c=bf16,o=f32". Rules follow after
+    semicolons as "pattern->role=value".
+
+    >>> parse("p=f32,c=bf16,o=f32") == parse("params=float32, compute=bfloat16")
+    True
+    """
+    head, *tails = text.split(_BETWEEN_RULES)
+    rules = []
+    for tail in tails:
+        pattern, arrow, roles = tail.rpartition(_ARROW)
+        if not arrow:
+            raise ValueError(
+                f"policy {text!r}: the rule {tail.strip()!r} has no {_ARROW!r}. "
+                f'Write for example "norm{_ARROW}compute=float32".'
+            )
+        changes = _roles(roles, whole=text)
+        if "product" in changes:
+            raise ValueError(
+                f"policy {text!r}: a rule cannot set product, which holds for the whole "
+                "program. Rules set params, compute and output."
+            )
+        rules.append(Rule(pattern.strip(), **changes))
+    return Policy(rules=tuple(rules), **_roles(head, whole=text))  # type: ignore[arg-type]

@@ -1,0 +1,95 @@
+"""Which leaves a policy casts, to what, and which it leaves alone.
+
+Only float32, bfloat16 and float16 arrays are ever cast. Integers, booleans, random keys, float0,
+float64, complex and 8-bit arrays are not, nor is anything that is not an array. State that is not
+a parameter is not: in Flax NNX every variable that is not a `Param` (batch statistics, caches,
+random streams), in Flax Linen what lies below a collection named in `STATE`.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jprec import nn
+from jprec import policy as policies
+
+#: Names of collections that hold state: at any place in a path they keep what is below.
+STATE = ("batch_stats", "cache", "intermediates", "spectral_stats")
+
+_CASTABLE = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether `leaf` is an array or stands for one."""
+    return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+
+
+def dtypes_of(tree: Any, policy: policies.Policy, role: str, *, prefix: str = "") -> list[Any]:
+    """For each leaf of `tree`, in order, the dtype that `policy` gives it, or None: leave it.
+
+    Args:
+      tree: A pytree; Flax NNX states and modules are looked into.
+      policy: Its rules see the leaf's path.
+      role: "params" or "compute".
+      prefix: What the paths begin with.
+    """
+    found: list[Any] = []
+    for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=nn.is_variable)[0]:
+        name = "/".join(part for part in (prefix, policies.leaf_path(path)) if part)
+        leaves = jax.tree.leaves(node)
+        if nn.is_variable(node):
+            dtype = nn.dtype_of_variable(node, policy.for_path(name), role)
+        elif any(part in STATE for part in name.split("/")):
+            dtype = None
+        else:
+            dtype = getattr(policy.for_path(name), role)
+        found += [dtype if _castable(leaf) else None for leaf in leaves]
+    return found
+
+
+def _castable(leaf: Any) -> bool:
+    return is_array(leaf) and leaf.dtype in _CASTABLE
+
+
+def cast_leaf(leaf: Any, dtype: str | None) -> Any:
+    """`leaf` in `dtype`, rounded to nearest even; as it is if dtype is None."""
+    if dtype is None or leaf.dtype == jnp.dtype(dtype):
+        return leaf
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype), sharding=leaf.sharding)
+    return jnp.asarray(leaf).astype(dtype)
+
+
+def cast(tree: Any, policy: Any, role: str = "params") -> Any:
+    """`tree` in the dtypes that `policy` gives its leaves in `role`.
+
+    Args:
+      tree: Parameters. State that is not a parameter, and all that is not float32, bfloat16 or
+        float16, is returned as it is.
+      policy: A policy, its name or its string.
+      role: "params" (how they are stored) or "compute".
+
+    >>> cast({"w": jnp.ones(2), "n": jnp.arange(2)}, "pure_bf16")["w"].dtype
+    dtype(bfloat16)
+    """
+    if role not in ("params", "compute"):
+        raise ValueError(f"role={role!r}. {policies.close_to(str(role), ('params', 'compute'))}")
+    leaves, structure = jax.tree.flatten(tree)
+    dtypes = dtypes_of(tree, policies.get(policy), role)
+    return jax.tree.unflatten(structure, map(cast_leaf, leaves, dtypes))
+
+
+def argument_names(function: Callable, count: int) -> Iterator[str]:
+    """What `function` calls its first `count` positional arguments, for the paths of inputs."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    for index in range(count):
+        if index < len(parameters) and parameters[index].kind != inspect.Parameter.VAR_POSITIONAL:
+            yield parameters[index].name
+        else:
+            yield f"args/{index}"

@@ -1,0 +1,214 @@
+"""One mixed-precision step: value and gradient, in a policy's formats."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jprec import nn, optim, program
+from jprec import policy as policies
+from jprec.train.cast import argument_names, cast_leaf, dtypes_of, is_array
+
+
+def value_and_grad(
+    loss_fn: Callable,
+    policy: Any,
+    *,
+    scale: Any = 1.0,
+    has_aux: bool = False,
+    exact: bool = False,
+) -> Callable:
+    """A function that returns the loss and its gradient, both float32 and unscaled.
+
+    The returned function has the arguments of `loss_fn`. It casts the floating-point leaves of
+    the first argument and of all others to the policy's compute dtype, differentiates with
+    respect to the *cast* parameters, raises the gradients to float32 and then divides by the
+    scale, which is exact. Raising the gradient, instead of differentiating the cast, rounds it
+    to the compute dtype once, by the operation that made it. The scale enters as the cotangent
+    of the loss: the loss itself is never scaled, and cannot overflow by it.
+
+    Args:
+      loss_fn: (params, *args, **kwargs) -> loss, or (loss, aux) with `has_aux`. The loss is a
+        float32 scalar: raise the logits to float32 before it. `params` is a pytree, or a Flax
+        NNX module; a module's `Param`s are differentiated, and its other state (batch
+        statistics, random streams) is carried on in the module in its own dtype.
+      policy: A policy, its name or its string. Its rules see the paths of parameters, and those
+        of inputs, which begin with the argument's name: "^targets" is the input `targets`.
+      scale: Power of two; may be traced: `jprec.optim.loss_scale(opt_state)`. Only with a power
+        of two is unscaling exact, and a traced number cannot be checked.
+      has_aux: Whether `loss_fn` returns (loss, aux); aux is handed through.
+      exact: Make every rounding to bfloat16 or float16 in the program an operation of its own,
+        which no compiler skips or adds (`jprec.program.round_explicitly`). Slow; for studies.
+
+    Returns:
+      The function: (params, *args, **kwargs) -> (loss, gradients), or ((loss, aux), gradients).
+      The gradients have the structure of `params`: float32; float64 and complex where the
+      parameter is; float0 for integers and other leaves without a gradient.
+
+    Products are emulated as the policy's `product` says after differentiation, so forward and
+    backward ones alike.
+
+    >>> step = value_and_grad(lambda w, x: ((w * x).astype(jnp.float32) ** 2).sum(), "mixed_bf16")
+    >>> loss, gradient = step(jnp.ones(2), jnp.full(2, 3.0))
+    >>> loss.item(), gradient.tolist(), gradient.dtype.name
+    (18.0, [18.0, 18.0], 'float32')
+    """
+    _check_scale(scale)
+    return _Step(loss_fn, policies.get(policy), scale, has_aux, exact)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # A traced scale has no hash.
+class _Step:
+    """What `value_and_grad` returns; its fields are the arguments."""
+
+    loss_fn: Callable
+    policy: policies.Policy
+    scale: Any
+    has_aux: bool
+    exact: bool
+
+    def __call__(self, params: Any, *args: Any, **kwargs: Any) -> Any:
+        """((loss, aux) or loss, gradients) at these arguments."""
+        inputs = self._input_dtypes(args, kwargs)
+        if nn.is_module(params):
+            (loss, aux), gradients = self._of_module(params, args, kwargs, inputs)
+        else:
+            dtypes = dtypes_of(params, self.policy, "compute") + inputs
+            (loss, aux), gradients = self._differentiate(
+                self._loss_and_aux, dtypes, (params, args, kwargs)
+            )
+        return ((loss, aux) if self.has_aux else loss), gradients
+
+    def _input_dtypes(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        """The dtypes of the leaves of all inputs but the parameters, in flattening order."""
+        names = [*argument_names(self.loss_fn, 1 + len(args))][1:]
+        named = [*zip(names, args, strict=True), *((name, kwargs[name]) for name in sorted(kwargs))]
+        return [
+            dtype
+            for name, arg in named
+            for dtype in dtypes_of(arg, self.policy, "compute", prefix=name)
+        ]
+
+    def _loss_and_aux(self, params: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The loss, checked, and the auxiliary output (None without `has_aux`)."""
+        out = self.loss_fn(params, *args, **kwargs)
+        if not self.has_aux:
+            return _checked(out), None
+        if isinstance(out, tuple) and len(out) == 2:
+            return _checked(out[0]), out[1]
+        raise TypeError(f"has_aux=True: loss_fn returns (loss, aux); it returned {type(out)}.")
+
+    def _of_module(
+        self, module: Any, args: tuple, kwargs: dict[str, Any], inputs: list[Any]
+    ) -> tuple[tuple[Any, Any], Any]:
+        """As for a tree, of a module's parameters; the module's other state is then renewed."""
+        parameters, state, merge, state_of = nn.split(module)
+
+        def pure(parameters: Any, state: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+            merged = merge(parameters, state)
+            loss, aux = self._loss_and_aux(merged, args, kwargs)
+            return loss, (aux, state_of(merged))
+
+        kept = [None] * len(jax.tree.leaves(state))
+        dtypes = dtypes_of(parameters, self.policy, "compute") + kept + inputs
+        (loss, (aux, state)), gradients = self._differentiate(
+            pure, dtypes, (parameters, state, args, kwargs)
+        )
+        nn.renew(module, state)
+        return (loss, aux), gradients
+
+    def _differentiate(self, pure: Callable, dtypes: list[Any], inputs: tuple) -> Any:
+        """((loss, aux), gradients) of pure(*inputs) -> (loss, aux) with respect to inputs[0].
+
+        Everything that computes is one function of a list of arrays, so that products can be
+        emulated and roundings made explicit in all of it, the casts and the unscaling included.
+        """
+        leaves, structure = jax.tree.flatten(inputs)
+        count = len(jax.tree.leaves(inputs[0]))
+        # Python numbers among the parameters are float32, as everywhere in JAX.
+        leaves[:count] = [jnp.float32(x) if isinstance(x, float) else x for x in leaves[:count]]
+        traced = [index for index, leaf in enumerate(leaves) if is_array(leaf)]
+        wanted = [index for index in traced if index < count and _has_gradient(leaves[index])]
+
+        def compute(arrays: list[Any], scale: jax.Array | None) -> Any:
+            given = dict(zip(traced, arrays, strict=True))
+            low = {index: cast_leaf(leaf, dtypes[index]) for index, leaf in given.items()}
+
+            def of_parameters(parameters: list[Any]) -> Any:
+                low_now = low | dict(zip(wanted, parameters, strict=True))
+                all_leaves = [low_now.get(index, leaf) for index, leaf in enumerate(leaves)]
+                return pure(*jax.tree.unflatten(structure, all_leaves))
+
+            parameters = [low[index] for index in wanted]
+            loss, pull, aux = jax.vjp(of_parameters, parameters, has_aux=True)
+            cotangent = jnp.ones([], loss.dtype) if scale is None else scale.astype(loss.dtype)
+            (gradients,) = pull(cotangent)
+            return loss, aux, [_unscaled(gradient, scale) for gradient in gradients]
+
+        # In this order a product is rounded once: made explicit first, it is a product in FP32
+        # followed by a rounding, and only the former is emulated.
+        if self.exact:
+            compute = program.round_explicitly(compute)
+        if self.policy.product is not None:
+            compute = program.emulate(compute, self.policy.product)
+        loss, aux, gradients = compute([leaves[index] for index in traced], _as_array(self.scale))
+        found = dict(zip(wanted, gradients, strict=True))
+        without = [
+            found[index] if index in found else np.zeros(np.shape(leaves[index]), jax.dtypes.float0)
+            for index in range(count)
+        ]
+        return (loss, aux), jax.tree.unflatten(jax.tree.structure(inputs[0]), without)
+
+
+def _checked(loss: Any) -> jax.Array:
+    """`loss`, if it is a float32 (or float64) scalar."""
+    if not is_array(loss) and not isinstance(loss, float):
+        more = " Pass has_aux=True if it returns (loss, aux)." if isinstance(loss, tuple) else ""
+        raise TypeError(f"loss_fn returned a {type(loss).__name__}, not a loss.{more}")
+    loss = jnp.asarray(loss)
+    if loss.shape:
+        raise TypeError(
+            f"loss_fn returned an array of shape {loss.shape}; the loss is a scalar. Take its mean."
+        )
+    if loss.dtype not in (jnp.float32, jnp.float64):
+        raise TypeError(
+            f"loss_fn returned {loss.dtype}; the loss is float32, since in 16 bits it loses its "
+            "digits and its scale overflows. Raise what goes into it: "
+            "logits.astype(jnp.float32)."
+        )
+    return loss
+
+
+def _has_gradient(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
+
+
+def _unscaled(gradient: jax.Array, scale: jax.Array | None) -> jax.Array:
+    """`gradient` in at least float32, divided by `scale`; never the other way round."""
+    if jnp.issubdtype(gradient.dtype, jnp.floating) and gradient.dtype.itemsize < 4:
+        gradient = gradient.astype(jnp.float32)
+    if scale is None:
+        return gradient
+    # The reciprocal of a power of two is exact, and so is the product.
+    return (gradient * (1.0 / scale)).astype(gradient.dtype)
+
+
+def _check_scale(scale: Any) -> None:
+    """An error if `scale` is no scalar, or known and not a power of two."""
+    if np.shape(scale):
+        raise ValueError(
+            f"scale has shape {np.shape(scale)}; one loss has one scale, a scalar. Under vmap, "
+            "map the whole step, the optimiser's state with it, so that each sees its own."
+        )
+    if not isinstance(scale, jax.core.Tracer):
+        optim.power_of_two(float(scale), name="scale")
+
+
+def _as_array(scale: Any) -> jax.Array | None:
+    """`scale` as a strong float32 scalar; None if it is a plain 1, which needs no arithmetic."""
+    if isinstance(scale, int | float) and scale == 1:
+        return None
+    return jnp.asarray(scale, jnp.float32)

@@ -1,0 +1,142 @@
+import dataclasses
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jprec import policy
+from jprec.policy import Policy, Rule
+
+DTYPES = ("float32", "bfloat16", "float16")
+dtypes = st.sampled_from(DTYPES)
+rules = st.builds(
+    Rule,
+    st.sampled_from(["norm", "^head/", r"a,b=c", r"block_\d+/(scale|bias)$", r"a-\x3eb"]),
+    compute=dtypes,
+    params=st.none() | dtypes,
+)
+policies = st.builds(
+    Policy,
+    dtypes,
+    dtypes,
+    dtypes,
+    st.sampled_from([None, "fp32", "tf32"]),
+    rules=st.lists(rules, max_size=3).map(tuple),
+)
+
+
+@given(policies)
+@settings(max_examples=50, deadline=None)
+def test_a_policys_string_reads_back_as_the_policy(it):
+    assert policy.parse(str(it)) == it
+    assert policy.get(str(it)) == it
+
+
+@pytest.mark.parametrize("name", policy.names())
+def test_recipes_are_found_by_name_and_know_it(name):
+    found = policy.get(name)
+    assert found.name == name
+    assert policy.parse(str(found)) == found
+    assert policy.get(found) is found
+
+
+def test_jmp_strings_are_read_with_spaces_too():
+    want = Policy("float32", "bfloat16", "float32")
+    assert policy.get("p=f32,c=bf16,o=f32") == want
+    assert policy.get("params=float32, compute=bfloat16, output=full") == want
+
+
+def test_jmp_objects_are_read():
+    @dataclasses.dataclass
+    class Theirs:
+        param_dtype = jnp.float32
+        compute_dtype = np.dtype("float16")
+        output_dtype = np.float32
+
+    assert policy.get(Theirs()) == Policy("float32", "float16", "float32")
+
+
+def test_dtype_objects_become_names():
+    assert Policy(jnp.bfloat16, np.float16, np.dtype("float32")) == Policy("bf16", "f16", "f32")
+
+
+def test_the_first_rule_that_is_found_wins():
+    it = Policy(
+        compute="bf16",
+        rules=(Rule("norm/scale$", compute="float16"), Rule("norm", params="bf16", compute="f32")),
+    )
+    assert it.for_path("block/norm/scale") == Policy(compute="float16")
+    assert it.for_path("block/norm/bias") == Policy("bfloat16", "float32")
+    assert it.for_path("dense/kernel") == Policy(compute="bfloat16")
+
+
+def test_a_policy_is_hashable_and_its_name_does_not_count():
+    named = policy.get("mixed_bf16")
+    assert hash(named) == hash(policy.parse(str(named)))
+    assert named == policy.parse(str(named))
+
+
+def test_uses_looks_into_rules():
+    it = Policy(compute="bf16", rules=(Rule("head", compute="f16"),))
+    assert it.uses("float16")
+    assert not it.uses("float16", roles=("params",))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mixed_bf15", "mixed_bf16"),
+        ("p=f32,c=bf17,o=f32", "bf17"),
+        ("params=float32,params=float16", "given twice"),
+        ("parms=float32", "Close: params"),
+        ("params", "no policy 'params'"),
+        ("params=", "not role=value"),
+        ("c=half", "depend on the machine"),
+        ("c=float64", "never touched"),
+        ("c=bf16;norm=float32", "has no '->'"),
+        ("c=bf16;norm->product=tf32", "a rule cannot set product"),
+        ("c=bf16;(->compute=f32", "not a regular expression"),
+        ("product=tf3", "tf3"),
+        ("", "no policy ''"),
+    ],
+)
+def test_a_wrong_string_says_what_is_wrong_and_what_is_close(text, says):
+    with pytest.raises(ValueError, match=says.replace("(", r"\(")):
+        policy.get(text)
+
+
+def test_a_rule_that_changes_nothing_is_an_error():
+    with pytest.raises(ValueError, match="changes nothing"):
+        Rule("norm")
+
+
+def test_other_objects_are_refused_with_what_is_allowed():
+    with pytest.raises(TypeError, match="mixed_bf16"):
+        policy.get(16)
+
+
+def test_reading_policies_does_not_import_jax():
+    code = "import sys, jprec.policy as p; p.get('mixed_bf16'); sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_rule_finds_a_layer_with_or_without_the_slash_at_its_end():
+    assert Rule("^head/", compute="f32").finds("head/")
+    assert Rule("^head/", compute="f32").finds("head/kernel")
+    assert Rule("head$", compute="f32").finds("blocks/head/")
+    assert not Rule("^head/", compute="f32").finds("head")
+
+
+def test_the_path_of_a_leaf_is_the_same_with_and_without_nnx_variables():
+    state = nnx.state(nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0))), nnx.Param)
+    for tree in (state, nnx.to_pure_dict(state), nnx.as_pure(state)):
+        paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
+        assert [policy.leaf_path(p) for p in paths] == ["layers/0/bias", "layers/0/kernel"]
+    (path,) = (path for path, _ in jax.tree_util.tree_flatten_with_path({"value": 1})[0])
+    assert policy.leaf_path(path) == "value"

@@ -1,0 +1,133 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen, nnx
+from flax.training import train_state
+
+import jprec
+from jprec import optim, train
+
+
+class Net(nnx.Module):
+    """A convolution's worth of everything: norm with statistics, dropout with a random stream."""
+
+    def __init__(self, rngs):
+        self.first = nnx.Linear(4, 8, rngs=rngs)
+        self.norm = nnx.BatchNorm(8, rngs=rngs)
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+        self.last = nnx.Linear(8, 1, rngs=rngs)
+
+    def __call__(self, x):
+        return self.last(self.drop(nnx.relu(self.norm(self.first(x)))))
+
+
+def loss(model, x, y):
+    return jnp.mean((model(x).astype(jnp.float32) - y) ** 2)
+
+
+def data():
+    x = np.random.default_rng(0).standard_normal((32, 4)).astype(np.float32)
+    return x, x[:, :1]
+
+
+@nnx.jit(static_argnames="policy")
+def applied(policy):
+    """The model with a policy, made by one compiled program."""
+    return jprec.nn.apply(Net(nnx.Rngs(0)), policy)
+
+
+def test_an_nnx_model_trains_in_float16_and_its_statistics_stay_float32():
+    model = applied("mixed_fp16")
+    optimizer = nnx.Optimizer(model, optim.wrap(optax.sgd(0.05), "mixed_fp16"), wrt=nnx.Param)
+    traces = []
+
+    @nnx.jit
+    def step(model, optimizer, x, y):
+        traces.append(1)
+        scale = optim.loss_scale(optimizer.opt_state)
+        value, grads = train.value_and_grad(loss, "mixed_fp16", scale=scale)(model, x, y)
+        optimizer.update(model, grads)
+        return value
+
+    x, y = data()
+    losses = [step(model, optimizer, x, y) for _ in range(30)]
+    assert losses[-1] < losses[0]
+    assert len(traces) == 1
+    assert model.norm.mean[...].dtype == model.norm.var[...].dtype == jnp.float32
+    assert np.any(np.asarray(model.norm.mean[...]) != 0)
+    assert model.drop.rngs.count[...] == 30
+    assert model.first.kernel[...].dtype == jnp.float32
+
+
+def test_a_models_gradients_are_shaped_like_those_of_its_split_state():
+    model = applied("mixed_bf16")
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+
+    def split_loss(params, rest, x, y):
+        return loss(nnx.merge(graph, params, rest), x, y)
+
+    want = jax.eval_shape(train.value_and_grad(split_loss, "mixed_bf16"), params, rest, *data())
+    got = nnx.eval_shape(train.value_and_grad(loss, "mixed_bf16"), model, *data())
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    assert jax.tree.leaves(got) == jax.tree.leaves(want)
+
+
+def test_norms_of_an_applied_model_get_float32_parameters_and_products_low_ones():
+    model = applied("mixed_bf16")
+    _, params, rest = nnx.split(model, nnx.Param, ...)
+    seen = {}
+
+    def split_loss(params, rest):
+        for path, leaf in jax.tree_util.tree_flatten_with_path((params, rest))[0]:
+            seen[jprec.policy.leaf_path(path)] = leaf.dtype
+        return jnp.float32(0.0)
+
+    train.value_and_grad(split_loss, "mixed_bf16")(params, rest)
+    assert seen["0/first/kernel"] == seen["0/last/bias"] == jnp.bfloat16
+    assert seen["0/norm/scale"] == seen["1/norm/mean"] == jnp.float32
+    assert seen["1/drop/rngs/count"] == jnp.uint32
+
+
+def test_a_linen_model_trains_in_float16_with_train_state():
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x, training):
+            x = linen.Dense(8)(x)
+            x = linen.relu(linen.BatchNorm(use_running_average=not training)(x))
+            return linen.Dense(1)(x)
+
+    module, (x, y) = Model(), data()
+    variables = module.init(jax.random.key(0), x, training=False)
+    state = train_state.TrainState.create(
+        apply_fn=module.apply,
+        params=variables["params"],
+        tx=optim.wrap(optax.sgd(0.05), "mixed_fp16"),
+    )
+
+    # TrainState counts with a Python int, and a jitted step would trace twice for that alone.
+    state = state.replace(step=jnp.int32(0))
+
+    def linen_loss(params, batch_stats, x, y):
+        out, updated = module.apply(
+            {"params": params, "batch_stats": batch_stats}, x, training=True, mutable="batch_stats"
+        )
+        assert out.dtype == jnp.float16
+        value = jnp.mean((out.astype(jnp.float32) - y.astype(jnp.float32)) ** 2)
+        return value, updated["batch_stats"]
+
+    @jax.jit
+    def step(state, stats, x, y):
+        value_and_grad = train.value_and_grad(
+            linen_loss, "mixed_fp16", scale=optim.loss_scale(state.opt_state), has_aux=True
+        )
+        (value, stats), grads = value_and_grad(state.params, stats, x, y)
+        return state.apply_gradients(grads=grads), stats, value
+
+    stats, losses = variables["batch_stats"], []
+    for _ in range(20):
+        state, stats, value = step(state, stats, x, y)
+        losses.append(value)
+    assert losses[-1] < losses[0]
+    assert step._cache_size() == 1
+    assert {leaf.dtype for leaf in jax.tree.leaves(stats)} == {jnp.dtype("float32")}
