@@ -1,0 +1,31 @@
+"""Workload x arms x seeds, run in pairs, written down, and resumed where it was stopped."""
+
+from jprec.study.arms import ARMS, Arm, arm
+from jprec.study.catalogue import find, names
+from jprec.study.cells import cell_names, run_cell
+from jprec.study.design import PILOT_SEEDS, Setting, Study
+from jprec.study.engine import run
+from jprec.study.keys import key_for
+from jprec.study.manifest import StudyError
+from jprec.study.pilot import run_pilots
+from jprec.study.plan import Plan
+from jprec.workloads import Workload
+
+__all__ = [
+    "ARMS",
+    "PILOT_SEEDS",
+    "Arm",
+    "Plan",
+    "Setting",
+    "Study",
+    "StudyError",
+    "Workload",
+    "arm",
+    "cell_names",
+    "find",
+    "key_for",
+    "names",
+    "run",
+    "run_cell",
+    "run_pilots",
+]
