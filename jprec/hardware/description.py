@@ -1,0 +1,140 @@
+"""What is said about a machine, and how it is known: rates, formats, tensor-core arithmetic."""
+
+import dataclasses
+from typing import Literal, TypeAlias, get_args
+
+from jprec import formats
+
+#: How a fact is known. "measured": somebody read it off that hardware; "documented": the vendor
+#: says so; "assumed": neither, taken over from a related device.
+Status: TypeAlias = Literal["measured", "documented", "assumed"]
+
+#: Output format -> how a block's exact sum becomes a value of it.
+_FINAL_ROUNDINGS = {"fp32": "toward_zero", "fp16": "nearest_even"}
+
+
+def _check_status(owner: str, status: str) -> None:
+    if status not in get_args(Status):
+        raise ValueError(
+            f"{owner}: status={status!r}, but a fact is one of {', '.join(get_args(Status))}."
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rate:
+    """The peak rate of dense products with operands of one format.
+
+    Attributes:
+      format: Operand format, e.g. "tf32".
+      teraflops: Peak in 1e12 operations per second, a multiplication and an addition counted as
+        two, without the factor 2 that 2:4 sparsity promises.
+      status: How this is known.
+      source: Who says so.
+    """
+
+    format: str
+    teraflops: float
+    status: Status
+    source: str
+
+    def __post_init__(self) -> None:
+        _check_status(f"rate of {self.format}", self.status)
+        if formats.get(self.format).name != self.format:
+            raise ValueError(f"rate: format={self.format!r} is not the name of a format.")
+        if not self.teraflops > 0:
+            raise ValueError(f"rate of {self.format}: teraflops={self.teraflops}, but it is > 0.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TensorCore:
+    """The arithmetic of one fused block: `products` exact products and an accumulator, summed.
+
+    The block aligns all its terms to the largest exponent among them, cuts each off below
+    `fraction_bits`, adds exactly, and rounds once: toward zero to FP32, to nearest even to FP16.
+
+    Attributes:
+      input_format: Format of both operands.
+      output_format: Format of the accumulator and of the result, "fp32" or "fp16".
+      products: How many products one block sums, beside the accumulator.
+      fraction_bits: Bits kept below the largest exponent when terms are aligned.
+      min_exponent: Terms are never aligned to an exponent smaller than this.
+      status: How this is known.
+      source: Who says so.
+    """
+
+    input_format: str
+    output_format: str
+    products: int
+    fraction_bits: int
+    min_exponent: int
+    status: Status
+    source: str
+
+    def __post_init__(self) -> None:
+        _check_status(f"tensor core for {self.input_format}", self.status)
+        if self.output_format not in _FINAL_ROUNDINGS:
+            raise ValueError(
+                f"tensor core for {self.input_format}: output_format={self.output_format!r}, but "
+                f"the known outputs are {', '.join(_FINAL_ROUNDINGS)}."
+            )
+        if self.products < 1:
+            raise ValueError(f"tensor core: products={self.products}, but a block has at least 1.")
+
+    @property
+    def final_rounding(self) -> str:
+        """How a block's exact sum becomes a value of the output format."""
+        return _FINAL_ROUNDINGS[self.output_format]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Device:
+    """A machine: what it is called, how fast it is at most, and how its tensor cores add.
+
+    Attributes:
+      name: Spelling used everywhere, e.g. "a100".
+      title: What the vendor calls it.
+      architecture: The family that shares its arithmetic, e.g. "Ampere".
+      rates: Peak dense rates; empty where no figure with a source is at hand.
+      tensor_cores: The block of each pair of input and output format.
+
+    >>> from jprec import hardware
+    >>> hardware.get("a100").tensor_core("tf32").products
+    4
+    """
+
+    name: str
+    title: str
+    architecture: str
+    rates: tuple[Rate, ...]
+    tensor_cores: tuple[TensorCore, ...]
+
+    @property
+    def input_formats(self) -> tuple[str, ...]:
+        """The formats that its tensor cores multiply, as far as they are described here."""
+        return tuple(dict.fromkeys(core.input_format for core in self.tensor_cores))
+
+    def tensor_core(self, input_format: str, output_format: str = "fp32") -> TensorCore:
+        """The block that multiplies `input_format` and accumulates in `output_format`."""
+        wanted = formats.get(input_format).name, formats.get(output_format).name
+        for core in self.tensor_cores:
+            if (core.input_format, core.output_format) == wanted:
+                return core
+        known = ", ".join(
+            f"{core.input_format} to {core.output_format}" for core in self.tensor_cores
+        )
+        raise ValueError(
+            f"{self.name} ({self.title}): no tensor core is known here that multiplies {wanted[0]} "
+            f"and accumulates in {wanted[1]}. Known on this device: {known}."
+        )
+
+    def rate(self, fmt: str) -> Rate:
+        """The peak dense rate of products with operands of `fmt`."""
+        wanted = formats.get(fmt).name
+        for rate in self.rates:
+            if rate.format == wanted:
+                return rate
+        known = ", ".join(rate.format for rate in self.rates) or "none"
+        raise ValueError(
+            f"{self.name} ({self.title}): no peak rate with a source is known for {wanted}. "
+            f"Known on this device: {known}."
+        )

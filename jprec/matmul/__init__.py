@@ -1,0 +1,19 @@
+"""How products are summed: operand rounding, and the tensor cores of devices, emulated."""
+
+from jprec.matmul.convolution import conv_general_dilated
+from jprec.matmul.device import tensor_core_dot
+from jprec.matmul.oracle import tensor_core_dot_exact
+from jprec.matmul.products import DimensionNumbers, dot_general, matmul
+from jprec.matmul.spec import MatmulSpec, get, names
+
+__all__ = [
+    "DimensionNumbers",
+    "MatmulSpec",
+    "conv_general_dilated",
+    "dot_general",
+    "get",
+    "matmul",
+    "names",
+    "tensor_core_dot",
+    "tensor_core_dot_exact",
+]

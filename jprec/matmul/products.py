@@ -1,0 +1,191 @@
+"""Products under a spec: rounded operands, FP32 sums, forward and backward."""
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jprec.matmul import device, operands
+from jprec.matmul.spec import MatmulSpec, get
+
+#: ((lhs contracting, rhs contracting), (lhs batch, rhs batch)), as lax.dot_general takes it.
+DimensionNumbers: TypeAlias = tuple[
+    tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
+]
+_Axes: TypeAlias = tuple[int, ...]
+_Dimensions: TypeAlias = tuple[tuple[_Axes, _Axes], tuple[_Axes, _Axes]]
+
+
+def dot_general(
+    lhs: jax.typing.ArrayLike,
+    rhs: jax.typing.ArrayLike,
+    dimension_numbers: DimensionNumbers,
+    spec: str | MatmulSpec,
+    *,
+    preferred_element_type: Any = None,
+) -> jax.Array:
+    """The product that lax.dot_general takes, in the arithmetic of `spec`.
+
+    Both operands are raised to FP32 and rounded, products and sums are FP32 (or the device's), and
+    the sum is rounded once to the result's dtype, which is the one that lax would give. In reverse
+    mode the products of the backward pass are done in the same way: the cotangent is rounded as an
+    operand is. Forward mode is refused, except where lax does the product itself: under "fp32" for
+    FP32 throughout, and for float64, integer and complex operands, which only "fp32" accepts.
+
+    XLA flushes subnormal operands and results of FP32 sums on a CPU; a device's sums keep them.
+
+    Args:
+      lhs: Array of any shape, or what jnp.asarray makes one of.
+      rhs: Likewise.
+      dimension_numbers: Which axes are contracted and which are batch axes, as in lax. A device
+        walks the contracted axes in the order in which they are listed, the last one fastest.
+      spec: A MatmulSpec or its spelling.
+      preferred_element_type: The result's dtype, if not the default one.
+
+    >>> x = jnp.full((1, 1), 1.0001)
+    >>> axes = ((1,), (0,)), ((), ())
+    >>> dot_general(x, jnp.ones((1, 1)), axes, "tf32").item()
+    1.0
+    """
+    spec = get(spec)
+    lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
+    dims = _hashable(dimension_numbers)
+    exact = functools.partial(
+        lax.dot_general,
+        dimension_numbers=dims,
+        precision=lax.Precision.HIGHEST,
+        preferred_element_type=preferred_element_type,
+    )
+    dtype = jax.eval_shape(exact, lhs, rhs).dtype
+    if operands.leaves_to_lax(spec, lhs.dtype, rhs.dtype, dtype):
+        return exact(lhs, rhs)
+    return _dot(lhs, rhs, dims, spec, dtype)
+
+
+def matmul(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, spec: str | MatmulSpec) -> jax.Array:
+    """The matrix product a @ b in the arithmetic of `spec`, see `dot_general`.
+
+    Args:
+      a: [..., M, K] or [K].
+      b: [..., K, N] or [K]. Leading axes broadcast against those of `a`.
+      spec: A MatmulSpec or its spelling.
+
+    Returns:
+      [..., M, N]; without M or N where an operand has one axis.
+
+    >>> matmul(jnp.full(3, 1.0001), jnp.ones((3, 2)), "tf32").tolist()
+    [3.0, 3.0]
+    """
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    if a.ndim == 0 or b.ndim == 0:
+        raise ValueError(
+            f"matmul of shapes {a.shape} and {b.shape}: both operands need at least one axis; "
+            "multiply by a scalar with *."
+        )
+    left, right = jnp.atleast_2d(a), b[:, None] if b.ndim == 1 else b
+    if right.ndim == 2:
+        dims: DimensionNumbers = ((left.ndim - 1,), (0,)), ((), ())
+    else:
+        batch = jnp.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left = jnp.broadcast_to(left, batch + left.shape[-2:])
+        right = jnp.broadcast_to(right, batch + right.shape[-2:])
+        axes = tuple(range(len(batch)))
+        dims = ((len(batch) + 1,), (len(batch),)), (axes, axes)
+    out = dot_general(left, right, dims, spec)
+    missing = [axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1]
+    return out.squeeze(missing)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _dot(
+    lhs: jax.Array, rhs: jax.Array, dims: _Dimensions, spec: MatmulSpec, dtype: Any
+) -> jax.Array:
+    lhs, rhs = operands.prepare(lhs, spec), operands.prepare(rhs, spec)
+    return operands.store(sum_of_products(lhs, rhs, dims, spec), dtype)
+
+
+def sum_of_products(
+    lhs: jax.Array, rhs: jax.Array, dims: _Dimensions, spec: MatmulSpec
+) -> jax.Array:
+    """The float32 product of float32 operands that `spec` need not round any more."""
+    if spec.tensor_core is not None:
+        return device.dot_general(lhs, rhs, dims, spec.tensor_core)
+    return lax.dot_general(lhs, rhs, dims, precision=lax.Precision.HIGHEST)
+
+
+def _forward(
+    lhs: jax.Array, rhs: jax.Array, dims: _Dimensions, spec: MatmulSpec, dtype: Any
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _dot(lhs, rhs, dims, spec, dtype), (lhs, rhs)
+
+
+def _backward(
+    dims: _Dimensions,
+    spec: MatmulSpec,
+    dtype: Any,
+    saved: tuple[jax.Array, jax.Array],
+    cotangent: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    del dtype
+    lhs, rhs = saved
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dims
+    swapped = (rhs_contract, lhs_contract), (rhs_batch, lhs_batch)
+    # The cotangent's axes: batch, what lhs keeps, what rhs keeps.
+    batch = len(lhs_batch)
+    lhs_keeps = lhs.ndim - len(lhs_contract) - batch
+    of_lhs = tuple(range(batch, batch + lhs_keeps))
+    of_rhs = tuple(range(batch + lhs_keeps, cotangent.ndim))
+    return (
+        _transposed(cotangent, of_rhs, rhs, lhs, dims, spec),
+        _transposed(cotangent, of_lhs, lhs, rhs, swapped, spec),
+    )
+
+
+def _transposed(
+    cotangent: jax.Array,
+    summed: _Axes,
+    other: jax.Array,
+    own: jax.Array,
+    dims: _Dimensions,
+    spec: MatmulSpec,
+) -> jax.Array:
+    """The cotangent of the operand `own`: the product of `cotangent` with the operand `other`.
+
+    Operands and contracted axes are in the order in which lax writes its own transposed product.
+
+    Args:
+      cotangent: The result's cotangent.
+      summed: Its axes that came from `other`, ascending.
+      other: The operand that is multiplied with.
+      own: The operand whose cotangent this is.
+      dims: Dimension numbers of the product of `own` and `other`.
+      spec: Arithmetic of the product.
+    """
+    (own_contract, other_contract), (own_batch, other_batch) = dims
+    own_keeps = _others(own.ndim, own_contract + own_batch)
+    other_keeps = _others(other.ndim, other_contract + other_batch)
+    batch = tuple(range(len(own_batch)))
+    product = _dot(cotangent, other, ((summed, other_keeps), (batch, other_batch)), spec, own.dtype)
+    # The product's axes are those of `own` in another order; what is contracted in the forward
+    # product comes last, in ascending order of the axes of `other`.
+    by_other = [own_axis for _, own_axis in sorted(zip(other_contract, own_contract, strict=True))]
+    return product.transpose(np.argsort((*own_batch, *own_keeps, *by_other)))
+
+
+_dot.defvjp(_forward, _backward)
+
+
+def _others(ndim: int, axes: Iterable[int]) -> _Axes:
+    return tuple(sorted(set(range(ndim)) - set(axes)))
+
+
+def _hashable(dims: DimensionNumbers) -> _Dimensions:
+    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dims
+    plain = tuple(
+        tuple(map(int, axes)) for axes in (lhs_contract, rhs_contract, lhs_batch, rhs_batch)
+    )
+    return (plain[0], plain[1]), (plain[2], plain[3])

@@ -1,0 +1,67 @@
+"""Specs are values: spelled, read back, compared, refused."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jprec import matmul
+
+
+@pytest.mark.parametrize("name", [*matmul.names(), "tf32:toward_zero", "bf16:up", "e8m2:to_odd"])
+def test_a_spec_reads_back_from_its_own_spelling(name):
+    spec = matmul.get(name)
+    assert str(spec) == name
+    assert matmul.get(str(spec)) == spec
+    assert matmul.get(spec) is spec
+
+
+def test_spellings_of_one_spec_are_equal_and_hash_alike():
+    assert matmul.get("tf32") == matmul.get("e8m10:nearest_away")
+    assert len({matmul.get("bfloat16"), matmul.get("bf16:nearest_even"), matmul.get("bf16")}) == 1
+
+
+def test_tf32_rounds_as_the_conversion_instruction_does_and_the_rest_to_even():
+    assert matmul.get("tf32").rounding == "nearest_away"
+    assert matmul.get("tf32@a100").rounding == "nearest_away"
+    assert {matmul.get(name).rounding for name in ("bf16", "fp16", "e8m2")} == {"nearest_even"}
+
+
+def test_a_spec_is_a_static_argument():
+    product = jax.jit(matmul.matmul, static_argnums=2)
+    x = jnp.full((1, 1), 1.0001)
+    assert product(x, x, matmul.get("tf32")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tf23", "did you mean tf32"),
+        ("tf32x3", "did you mean tf32"),
+        ("tf32:nearest", "rounding='nearest'.*nearest_away"),
+        ("bf16:stochastic", "would need a key"),
+        ("tf32@a1000", "did you mean a100"),
+        ("tf32@v100", "v100.*no tensor core.*multiplies tf32"),
+        ("fp32@a100", "write 'fp32' alone"),
+        ("fp32:toward_zero", "write 'fp32' alone"),
+        ("fp64", "cannot hold all values of fp64"),
+        ("e8m0fnu", "cannot hold all values of e8m0fnu"),
+        ("tf32:", "ends where"),
+        ("tf32@", "ends where"),
+        ("", "unknown product spec ''"),
+    ],
+)
+def test_what_is_no_spec_says_why(text, message):
+    with pytest.raises(ValueError, match=message):
+        matmul.get(text)
+
+
+def test_an_object_that_is_no_spec_is_refused():
+    with pytest.raises(TypeError, match="pass a string"):
+        matmul.get(None)
+
+
+def test_a_built_spec_is_checked_as_a_spelled_one():
+    with pytest.raises(ValueError, match="the name is 'bf16'"):
+        matmul.MatmulSpec(operand_format="bfloat16")
+    with pytest.raises(ValueError, match="write 'fp32' alone"):
+        matmul.MatmulSpec(operand_format="fp32", device="a100")
