@@ -1,0 +1,17 @@
+"""A JAX program as data: described, watched, and rewritten into another arithmetic."""
+
+from jprec.program.description import Product, products
+from jprec.program.emulation import emulate
+from jprec.program.explicit_rounding import round_explicitly
+from jprec.program.rewriting import Rule, rewrite
+from jprec.program.watching import watch_products
+
+__all__ = [
+    "Product",
+    "Rule",
+    "emulate",
+    "products",
+    "rewrite",
+    "round_explicitly",
+    "watch_products",
+]

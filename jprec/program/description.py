@@ -1,0 +1,110 @@
+"""The products of a function, as a list."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jprec.program import versions
+from jprec.program.rewriting import trace
+from jprec.program.sources import Phase, joined, phase, source_line
+
+#: Primitives that multiply two arrays and sum.
+PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
+
+
+def is_narrow(variable: Any) -> bool:
+    """Whether a variable is floating-point and FP32 holds each of its values."""
+    dtype = getattr(variable.aval, "dtype", np.dtype(bool))
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize <= 4
+
+
+def is_narrow_product(equation: Any) -> bool:
+    """Whether an equation is a product whose operands and result FP32 holds."""
+    return equation.primitive.name in PRODUCTS and all(
+        map(is_narrow, (*equation.invars[:2], *equation.outvars))
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Product:
+    """One product in a program.
+
+    Attributes:
+      kind: "dot_general", "conv_general_dilated" or "ragged_dot_general".
+      phase: "forward", or "backward" for what differentiation added. A product that
+        `jax.checkpoint` computes anew is a forward product.
+      scope: The names around it, e.g. "transpose(jvp(Net))/block_0"; "" without any.
+      source: "file:line" of the user's code; None where none is on record.
+      operand_dtypes: Dtypes of both operands.
+      operand_shapes: Their shapes.
+      result_dtype: Dtype of the result.
+      result_shape: Its shape.
+      precision: What the program asks for: "HIGHEST", the name of a preset, or both operands'
+        levels ("HIGH, DEFAULT"); None where it asks for nothing.
+      trips: How often it runs, the lengths of loops multiplied; None inside a `while` loop. Each
+        branch of a conditional counts as if it ran.
+    """
+
+    kind: str
+    phase: Phase
+    scope: str
+    source: str | None
+    operand_dtypes: tuple[str, str]
+    operand_shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    result_dtype: str
+    result_shape: tuple[int, ...]
+    precision: str | None
+    trips: int | None
+
+
+def products(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Product, ...]:
+    """The products that `fn(*args, **kwargs)` runs, in the order of the program.
+
+    Nothing is computed: the arguments may be `jax.ShapeDtypeStruct`. Kernels and callbacks do not
+    show their products.
+
+    >>> import jax, jax.numpy as jnp
+    >>> loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))
+    >>> [p.phase for p in products(jax.grad(loss), jnp.ones((3, 2)), jnp.ones((4, 3)))]
+    ['forward', 'backward']
+    """
+    return tuple(_products(trace(fn, args, kwargs).program, "", 1))
+
+
+def _products(program: Any, scope: str, trips: int | None) -> Iterator[Product]:
+    for equation in program.eqns:
+        names = joined(scope, equation)
+        if equation.primitive.name in PRODUCTS:
+            yield _product(equation, names, trips)
+            continue
+        own = versions.trips(equation)
+        inside = None if trips is None or own is None else trips * own
+        for body in versions.executed_bodies(equation):
+            yield from _products(versions.parts(body)[0], names, inside)
+
+
+def _product(equation: Any, scope: str, trips: int | None) -> Product:
+    left, right = (variable.aval for variable in equation.invars[:2])
+    result = equation.outvars[0].aval
+    return Product(
+        kind=equation.primitive.name,
+        phase=phase(scope),
+        scope=scope,
+        source=source_line(equation),
+        operand_dtypes=(left.dtype.name, right.dtype.name),
+        operand_shapes=(tuple(left.shape), tuple(right.shape)),
+        result_dtype=result.dtype.name,
+        result_shape=tuple(result.shape),
+        precision=_precision(equation.params["precision"]),
+        trips=trips,
+    )
+
+
+def _precision(value: Any) -> str | None:
+    if isinstance(value, tuple):
+        names = [_precision(level) or "DEFAULT" for level in value]
+        return names[0] if len(set(names)) == 1 else ", ".join(names)
+    return None if value is None else str(getattr(value, "name", value))
