@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -112,17 +113,29 @@ class StudyVerb:
     list: bool = False
     """List the studies, with the question that each one asks."""
 
+    arms: bool = False
+    """List the ready arms, which a setting may name."""
+
     def run(self) -> int:
         """Lists or runs."""
-        if self.do is not None and not self.list:
-            return self.do.run()
-        if not self.list:
-            raise Trouble("nothing to do: jprec study --list, or jprec study run NAME.")
-        from jprec import study
+        if self.list or self.arms:
+            from jprec import study
 
-        for name, question in study.names().items():
-            print(f"{name:>12}  {question}")
-        return 0
+            if self.list:
+                _print_table(study.names())
+            if self.arms:
+                _print_table({arm.name: arm.what for arm in study.ARMS.values()})
+            return 0
+        if self.do is None:
+            raise Trouble("nothing to do: jprec study --list, or jprec study run NAME.")
+        return self.do.run()
+
+
+def _print_table(rows: dict[str, str]) -> None:
+    """Names and what they are, the latter wrapped."""
+    width = max(map(len, rows))
+    for name, text in rows.items():
+        print(textwrap.fill(f"{name:<{width}}  {text}", 96, subsequent_indent=" " * (width + 2)))
 
 
 def _find(reference: str) -> "Study":

@@ -34,8 +34,10 @@ def verdict_table(rows: Sequence[Row]) -> str:
     if failed:
         lines.append("A control did not do what it must, so this study shows nothing:")
         lines += [f"  {row.setting}/{row.arm}: {row.words}" for row in failed]
-    else:
+    elif any(row.role == "control" for row in rows):
         lines.append("Every control did what it must.")
+    else:
+        lines.append("No arm of this study was expected to fail, so nothing shows that one could.")
     return "\n".join(line.rstrip().replace(MINUS, "-") for line in lines) + "\n"
 
 
