@@ -14,7 +14,7 @@ study: .venv/lab
 	$(BIN)/jprec study run $(STUDY) $(ARGS)
 
 test: .venv/dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

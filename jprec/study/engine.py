@@ -72,7 +72,8 @@ class _Worker:
             seeds=plan.seeds,
             cpu=processors[slot % len(processors)] if processors else None,
         )
-        threading.Thread(target=self._read, args=(answers,), daemon=True).start()
+        self.reader = threading.Thread(target=self._read, args=(answers,), daemon=True)
+        self.reader.start()
 
     def send(self, **order: Any) -> None:
         """Gives an order; a worker that has died meanwhile says so by the end of its output."""
@@ -85,11 +86,16 @@ class _Worker:
         """Ends the process at once: a cell is either recorded or not."""
         self.process.kill()
         self.process.wait()
+        self.reader.join()
+        with contextlib.suppress(BrokenPipeError):  # an order that it never read
+            self.process.stdin.close()  # type: ignore[union-attr]
 
     def _read(self, answers: "Queue[tuple[_Worker, Any]]") -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            answers.put((self, json.loads(line)))
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.endswith("\n"):  # a worker that is killed may leave half a line
+                    answers.put((self, json.loads(line)))
         answers.put((self, None))
 
 
@@ -150,6 +156,7 @@ class _Crew:
         """A worker's output ended: its cell is tried again, by a new worker."""
         self.workers.remove(worker)
         status = worker.process.wait()
+        worker.end()
         if worker.cell is None:
             raise StudyError(
                 f"a worker ended with exit status {status} before its first cell; what it printed "
