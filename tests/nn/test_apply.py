@@ -143,7 +143,7 @@ def test_batch_norm_in_half_precision_evaluates_with_float32_statistics(dtype, m
 @pytest.mark.parametrize("name", CELLS)
 def test_recurrent_cells_run_in_a_scan_and_their_products_are_low(name):
     """Alone, SimpleCell in bfloat16 gives its carry another dtype, and scan refuses it."""
-    build = lambda rngs: nnx.RNN(CELLS[name](3, 4, rngs=rngs))  # noqa: E731
+    build = lambda rngs: nnx.RNN(CELLS[name](3, 4, rngs=rngs))
     rnn = applied(build, "compute=bfloat16,output=bfloat16")
     assert products_of(rnn, F32((1, 5, 3), jnp.float32)) == {"bfloat16"}
     assert output_of(rnn, F32((1, 5, 3), jnp.float32)).dtype == jnp.bfloat16

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jprec import workloads
-from jprec.study import ARMS, Arm, Setting, find, run_cell
+from jprec.study import ARMS, find, run_cell
 from jprec.study.training import nudged, programs, seeds_of
 
 SETTING = find(f"{Path(__file__).with_name('tiny.py')}:STUDY").settings[0]
@@ -92,8 +92,8 @@ def test_a_stretch_is_compiled_once():
 
 
 #: Models of which a seed alone has the bits that it has among others. Of the other three it has not
-#: on the machine that was tried: a batched product is summed in another order there. The pairing
-#: of arms does not rest on it, since the arms of a setting run with the same seeds in the same batch.
+#: on the machine that was tried: a batched product is summed in another order there. The pairing of
+#: arms does not rest on it, since all arms of a setting run with the same seeds in one batch.
 SAME_BITS_ALONE = {"digits-autoencoder"}
 
 
