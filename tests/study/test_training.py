@@ -91,10 +91,11 @@ def test_a_stretch_is_compiled_once():
     assert not any(leaf.weak_type for leaf in jax.tree.leaves(state))
 
 
-#: Models of which a seed alone has the bits that it has among others. Of the other three it has not
-#: on the machine that was tried: a batched product is summed in another order there. The pairing of
-#: arms does not rest on it, since all arms of a setting run with the same seeds in one batch.
-SAME_BITS_ALONE = {"digits-autoencoder"}
+#: Models of which a seed alone has the bits that it has among others, by the generation of JAX. Of
+#: all others it has not on the machine that was tried: a batched product is summed in another order
+#: there. The pairing of arms does not rest on it, since all arms of a setting run with the same seeds
+#: in one batch.
+SAME_BITS_ALONE = {"0.10": {"digits-autoencoder"}}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,8 @@ def test_whether_one_seed_alone_has_the_same_bits_as_in_the_batch(make):
     batch = jax.vmap(lambda seed: workload.batches(jax.random.key(seed)))(jnp.arange(3))
     gradient = jax.jit(jax.vmap(jax.grad(workload.loss)))
     one = lambda tree: jax.tree.map(lambda a: a[1:2], tree)
+    same_bits = SAME_BITS_ALONE.get(".".join(jax.__version__.split(".")[:2]), set())
     many, alone = one(gradient(params, batch)), gradient(one(params), one(batch))
     for a, b in zip(*map(jax.tree.leaves, (many, alone)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)  # the same up to the order of sums
-        assert np.array_equal(a, b) or workload.name not in SAME_BITS_ALONE
+        assert np.array_equal(a, b) or workload.name not in same_bits
