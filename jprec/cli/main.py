@@ -14,7 +14,7 @@ from jprec.cli.trouble import Trouble
 
 DESCRIPTION = """A laboratory for floating-point precision in JAX.
 
-Exit status: 0 done, 1 a finding or a failed claim, 2 bad input, 130 interrupted."""
+Exit status: 0 done, 1 a study whose control failed, 2 bad input, 130 interrupted."""
 
 Verb = (
     Annotated[StudyVerb, tyro.conf.subcommand("study")]

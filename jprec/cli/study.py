@@ -54,8 +54,8 @@ class Run:
 
         plan = _plan(self)
         _run(plan)
-        rows = report.verdicts(report.read_study(plan.out))
-        page = report.write_report(plan.out)
+        rows = _guarded(lambda: report.verdicts(report.read_study(plan.out)))
+        page = _guarded(lambda: report.write_report(plan.out))
         if self.json:
             print(records.dumps([dataclasses.asdict(row) for row in rows], indent=1))
         else:
@@ -180,7 +180,7 @@ def _guarded(act):  # type: ignore[no-untyped-def]
 
     try:
         return act()
-    except (StudyError, records.FolderInUse) as error:
+    except (StudyError, records.FolderInUse, ValueError) as error:
         raise Trouble(str(error)) from error
     except OSError as error:
         raise Trouble(f"cannot write: {error}") from error

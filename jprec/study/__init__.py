@@ -1,6 +1,6 @@
 """Workload x arms x seeds, run in pairs, written down, and resumed where it was stopped."""
 
-from jprec.study.arms import ARMS, Arm, arm
+from jprec.study.arms import ARMS, Arm, arm, underscaled, underscaled_twin
 from jprec.study.catalogue import find, names
 from jprec.study.cells import cell_names, run_cell
 from jprec.study.design import PILOT_SEEDS, Setting, Study
@@ -28,4 +28,6 @@ __all__ = [
     "run",
     "run_cell",
     "run_pilots",
+    "underscaled",
+    "underscaled_twin",
 ]

@@ -28,6 +28,8 @@ def find(reference: str) -> Study:
     """
     where = STUDIES.get(reference, reference)
     module_name, colon, attribute = where.rpartition(":")
+    if reference.endswith(".py"):
+        raise ValueError(f"{reference} is a file; name the study in it: {reference}:STUDY.")
     if not colon:
         close = difflib.get_close_matches(reference, STUDIES, n=3)
         hint = f" Close: {', '.join(close)}." if close else ""

@@ -1,6 +1,7 @@
 """What a study is: settings, each with its arms, seeds and margin, fixed before it runs."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,16 @@ import optax
 
 from jprec.study.arms import Arm, arm
 from jprec.workloads import Workload
+
+
+def _check_name(name: str, what: str) -> None:
+    """Refuses a name that is no good as the name of a folder."""
+    if not re.fullmatch(r"[\w.-]*\w[\w.-]*", name):
+        raise ValueError(
+            f"{what} {name!r}: the name is that of a folder, so it has letters, digits, '_', '-' "
+            "and '.' only."
+        )
+
 
 #: Pilot seeds fix the margin and are never judged; judged seeds count from 0.
 PILOT_SEEDS = tuple(range(10_000, 10_032))
@@ -31,7 +42,8 @@ class Setting:
         beforehand; None: half the standard deviation of the baseline over the 32 pilot seeds, which
         then run first.
       margin_source: Where the margin comes from, for the reader.
-      points: How often the test loss is taken on the way.
+      points: How often the test loss is taken on the way; if that does not divide the steps, the
+        next smaller number that does.
     """
 
     name: str
@@ -46,6 +58,11 @@ class Setting:
     points: int = 20
 
     def __post_init__(self) -> None:
+        _check_name(self.name, "setting")
+        if isinstance(self.arms, str):
+            raise ValueError(
+                f"setting {self.name!r}: arms={self.arms!r} is one name; list two or more."
+            )
         arms = tuple(arm(a) for a in self.arms)
         names = [a.name for a in arms]
         if len(arms) < 2 or len(set(names)) != len(names):
@@ -65,10 +82,12 @@ class Setting:
             raise ValueError(f"setting {self.name!r}: a twin names {twins}, not among {names}.")
         if self.seeds < 2:
             raise ValueError(f"setting {self.name!r}: seeds={self.seeds}; differences need 2.")
-        if not 1 <= self.points <= self.steps or self.steps % self.points:
+        if self.steps < 1 or self.points < 1:
             raise ValueError(
-                f"setting {self.name!r}: points={self.points} must divide steps={self.steps}."
+                f"setting {self.name!r}: steps={self.steps}, points={self.points}; 1 or more."
             )
+        fitting = max(n for n in range(1, self.points + 1) if self.steps % n == 0)
+        object.__setattr__(self, "points", fitting)
         object.__setattr__(self, "arms", arms)
 
     @property
@@ -105,6 +124,7 @@ class Study:
     full_seeds: int | None = None
 
     def __post_init__(self) -> None:
+        _check_name(self.name, "study")
         for settings in (self.settings, self.full):
             names = [s.name for s in settings]
             if len(set(names)) != len(names):

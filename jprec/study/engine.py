@@ -19,6 +19,7 @@ from jprec.study.manifest import (
     open_manifest,
 )
 from jprec.study.plan import Cell, Plan
+from jprec.study.rehearsal import rehearse
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -42,6 +43,7 @@ def run(plan: Plan, *, watch: Watch = lambda event: None) -> None:
             missing = plan.missing()
             watch({"event": "planned", "missing": len(missing), "cells": len(plan.cells())})
             if missing:
+                _rehearse(plan)
                 _Crew(plan, missing, watch).work()
             if not plan.pilots_only:
                 complete_manifest(plan)
@@ -51,11 +53,20 @@ def run(plan: Plan, *, watch: Watch = lambda event: None) -> None:
         ) from error
 
 
+def _rehearse(plan: Plan) -> None:
+    for setting in plan.settings:
+        try:
+            rehearse(setting)
+        except ValueError as error:
+            raise StudyError(str(error)) from error
+
+
 class _Worker:
     """A worker process, and the cell that it is training."""
 
     def __init__(self, plan: Plan, slot: int, answers: "Queue[tuple[_Worker, Any]]") -> None:
         self.slot = slot
+        self.ready = False
         self.cell: Cell | None = None
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jprec.study.worker"],
@@ -94,7 +105,8 @@ class _Worker:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
-                if line.endswith("\n"):  # a worker that is killed may leave half a line
+                # A worker that is killed may leave half a line.
+                with contextlib.suppress(json.JSONDecodeError):
                     answers.put((self, json.loads(line)))
         answers.put((self, None))
 
@@ -129,8 +141,8 @@ class _Crew:
                 worker.end()
         if self.failed:
             raise StudyError(
-                f"{len(self.failed)} cells failed: {'; '.join(self.failed)}. The others are kept, "
-                f"and {self.journal.path} has the details; run the command again to retry."
+                f"cells failed: {'; '.join(self.failed)}. Others are kept, and {self.journal.path} "
+                "has the details; mend the cause and run the command again."
             )
 
     def _heard(self, worker: _Worker, answer: dict[str, Any]) -> None:
@@ -139,6 +151,7 @@ class _Crew:
                 self._tell("progress", worker.cell, done=answer["done"], steps=answer["steps"])
                 return
             case "ready":
+                worker.ready = True
                 check_environment(self.plan, answer)
             case "refused":
                 raise StudyError(answer["why"])
@@ -148,7 +161,7 @@ class _Crew:
                 self._close(worker, "finished", seconds=answer["seconds"])
             case "failed":
                 assert worker.cell is not None
-                self.failed.append(f"{worker.cell.name}: {answer['why']}")
+                self.failed.append(f"{worker.cell.name}: {answer['why'].rstrip('.')}")
                 self._close(worker, "failed", why=answer["why"], details=answer["details"])
         self._hand_over(worker)
 
@@ -157,12 +170,14 @@ class _Crew:
         self.workers.remove(worker)
         status = worker.process.wait()
         worker.end()
-        if worker.cell is None:
+        if not worker.ready:
             raise StudyError(
                 f"a worker ended with exit status {status} before its first cell; what it printed "
                 "stands above."
             )
         cell = worker.cell
+        if cell is None:  # it had nothing left to do
+            return
         if self.tries[cell] < TRIES:
             self.waiting.appendleft(cell)
             self.journal.append("died", cell=cell.name, exit=status)

@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
-from jprec import records, stats
+from jprec import doctor, records, stats
 from jprec.study.cells import PILOT
-from jprec.study.design import describe
+from jprec.study.design import Setting, describe
+from jprec.study.fingerprint import fingerprint
 from jprec.study.plan import Cell, Plan
+from jprec.study.rehearsal import rehearse
 
 
 class StudyError(RuntimeError):
@@ -17,13 +19,17 @@ def open_manifest(plan: Plan) -> None:
     """Writes the manifest, or checks that the one in the folder has the same design.
 
     Raises:
-      StudyError: if the folder's records were made for other settings, arms or seeds.
+      StudyError: if the folder's records were made for other settings, arms, seeds, programs or
+        data, or in another environment.
     """
     path = plan.out / "study.json"
     if not path.exists():
         records.write_json(path, {"schema": 1, **_header(plan), "design": _design(plan)})
         return
-    old, new = records.read_json(path)["design"], _design(plan)
+    manifest = records.read_json(path)
+    if "environment" in manifest:
+        _same_environment(plan, manifest["environment"], doctor.environment())
+    old, new = manifest["design"], _design(plan)
     if old == new:
         return
     settings = {key: json.dumps(s) for d in (old, new) for key, s in d["settings"].items()}
@@ -46,7 +52,10 @@ def check_environment(plan: Plan, answer: dict[str, Any]) -> None:
         found = {"environment": answer["environment"], "probes": answer["probes"]}
         records.write_json(path, manifest | found)
         return
-    old, new = manifest["environment"], answer["environment"]
+    _same_environment(plan, manifest["environment"], answer["environment"])
+
+
+def _same_environment(plan: Plan, old: dict[str, Any], new: dict[str, Any]) -> None:
     changed = [f"{k}: {old.get(k)} -> {new.get(k)}" for k in new if old.get(k) != new.get(k)]
     if changed:
         raise StudyError(
@@ -88,9 +97,16 @@ def _header(plan: Plan) -> dict[str, Any]:
 
 def _design(plan: Plan) -> dict[str, Any]:
     """What must agree between a folder and a run that goes on in it, as JSON gives it back."""
-    settings = {s.name: describe(s) for s in plan.settings}
+    settings = {s.name: describe(s) | {"fingerprint": _fingerprint(s)} for s in plan.settings}
     if plan.pilots_only:
-        settings = {
-            name: {"pilot of": d["title"], "steps": d["steps"]} for name, d in settings.items()
-        }
+        parts = ("title", "steps", "fingerprint")
+        settings = {name: {part: s[part] for part in parts} for name, s in settings.items()}
     return json.loads(records.dumps({"study": plan.study.name, "settings": settings}))
+
+
+def _fingerprint(setting: Setting) -> str:
+    try:
+        return fingerprint(setting)
+    except Exception:
+        rehearse(setting)  # says what does not fit, and where
+        raise

@@ -81,7 +81,7 @@ class UpdateCounter:
     def __init__(self) -> None:
         """Nothing counted yet."""
         self.counts: dict[int, int] = {}
-        self.zeros = self.lost = self.total = 0
+        self.zeros = self.lost = self.nonfinite = self.total = 0
         self.format = "fp32"
 
     def add(self, before: Tree, update: Tree) -> None:
@@ -92,11 +92,12 @@ class UpdateCounter:
             w = np.asarray(weight).astype(np.float32)
             u = np.asarray(wanted)
             ok = np.isfinite(w) & np.isfinite(u)
+            self.total += u.size
+            self.nonfinite += int(np.count_nonzero(~ok))
             w, u = w[ok], u[ok]
             with np.errstate(over="ignore"):
                 moved = (w + u).astype(STORED[str(weight.dtype)]).astype(np.float32)
             moves = u != 0
-            self.total += u.size
             self.zeros += int(np.count_nonzero(~moves))
             self.lost += int(np.count_nonzero(moves & (moved == w)))
             exponent = np.frexp(w.astype(np.float64))[1] - 1
@@ -117,6 +118,7 @@ class UpdateCounter:
             "log2_ratio": bins,
             "counts": [self.counts[b] for b in bins],
             "zeros": self.zeros,
+            "nonfinite": self.nonfinite,
             "lost": self.lost,
             "total": self.total,
         }

@@ -59,13 +59,15 @@ def _serve(
 
     try:
         record = run_cell(setting, order["arm"], progress=progress)
-        records.write_json(path, record | {"probes": probes})
-    except OSError as error:
-        _answer(answers, event="unwritable", **cell, why=f"cannot write {path}: {error.strerror}")
     except Exception as error:
         details = traceback.format_exc()
         why = f"{type(error).__name__}: {error}"
         _answer(answers, event="failed", **cell, why=why, details=details)
+        return
+    try:
+        records.write_json(path, record | {"probes": probes})
+    except OSError as error:
+        _answer(answers, event="unwritable", **cell, why=f"cannot write {path}: {error.strerror}")
     else:
         seconds = round(time.monotonic() - start, 2)
         _answer(answers, event="finished", **cell, seconds=seconds)

@@ -23,7 +23,8 @@ def test_the_first_arm_is_the_baseline_if_none_says_so():
         ({"arms": ("fp32",)}, "two or more"),
         ({"arms": ("fp32", "fp32")}, "each once"),
         ({"arms": ("fp32", "tf23")}, "Close: tf32"),
-        ({"arms": ("fp32", "tf32"), "points": 3}, "must divide"),
+        ({"arms": ("fp32", "tf32"), "steps": 0}, "1 or more"),
+        ({"arms": "fp32"}, "is one name"),
         ({"arms": ("fp32", "tf32"), "seeds": 1}, "differences need 2"),
         ({"arms": ("tf32", Arm(name="t", role="twin", twin_of="fp32"))}, "a twin names"),
     ],
@@ -31,6 +32,16 @@ def test_the_first_arm_is_the_baseline_if_none_says_so():
 def test_a_setting_that_cannot_run_is_refused_in_words(fields, message):
     with pytest.raises(ValueError, match=message):
         setting(**fields)
+
+
+def test_points_that_do_not_divide_the_steps_give_way():
+    assert setting(arms=("fp32", "tf32"), steps=50).points == 10
+
+
+@pytest.mark.parametrize("name", ["a/../b", "", "b c"])
+def test_a_name_that_is_no_folder_is_refused(name):
+    with pytest.raises(ValueError, match="the name is that of a folder"):
+        Study(name=name, settings=(setting(arms=("fp32", "tf32")),))
 
 
 def test_settings_of_one_name_are_refused():
@@ -44,6 +55,7 @@ def test_settings_of_one_name_are_refused():
     [
         ("convergs", "Close: converges"),
         ("nowhere.module:STUDY", "cannot import"),
+        ("mine.py", "name the study in it: mine.py:STUDY"),
         ("no/such/file.py:STUDY", "there is no file"),
         ("jprec.study.converges:HOT", "a Setting there.*Its studies: STUDY"),
         ("jprec.formats:STUDY", "holds no jprec.Study"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,43 @@ def test_records_of_another_environment_are_not_mixed(finished, tmp_path):
     records.write_json(out / "study.json", manifest)
     with pytest.raises(study.StudyError, match=r"made elsewhere \(jax: 0\.0\.1 -> "):
         study.run(plan)
+
+
+def test_an_edited_study_does_not_mix_its_records_with_the_old_ones(finished, tmp_path):
+    edited = tmp_path / "tiny.py"
+    edited.write_text(Path(TINY.split(":")[0]).read_text().replace("sgd(0.05)", "sgd(0.06)"))
+    status, _, said = jprec("study", "run", f"{edited}:STUDY", "--out", finished[0])
+    assert status == 2
+    assert "another design (differs: line)" in said
+
+
+def test_a_record_of_garbage_is_one_clear_line(finished, tmp_path):
+    out = tmp_path / "out"
+    shutil.copytree(finished[0], out)
+    (out / "cells" / "line" / "tf32" / "result.json").write_text('{"a')
+    status, _, said = jprec("study", "run", TINY, "--out", out)
+    assert status == 2
+    assert "result.json is not a JSON record" in said
+    assert "Traceback" not in said
+
+
+def test_an_error_of_the_study_s_own_is_not_taken_for_a_full_disk(tmp_path):
+    broken = tmp_path / "broken.py"
+    source = Path(TINY.split(":")[0]).read_text()
+    broken.write_text(source.replace("key, (8, 4))", 'key, (8, 4))\n    open("/no/such/file")', 1))
+    plan = study.Plan(reference=f"{broken}:STUDY", study=study.find(TINY), out=tmp_path / "out")
+    with pytest.raises(study.StudyError, match="No such file"):
+        study.run(plan)
+
+
+def test_what_does_not_fit_is_found_before_anything_is_trained(tmp_path):
+    half = tmp_path / "half.py"
+    source = Path(TINY.split(":")[0]).read_text()
+    half.write_text(source.replace(".astype(jnp.float32)", ""))
+    status, _, said = jprec("study", "run", f"{half}:STUDY", "--out", tmp_path / "out")
+    assert status == 2
+    assert "in the arm mixed_fp16 does not work: TypeError: loss_fn returned float16" in said
+    assert not list((tmp_path / "out").rglob("result.json"))
 
 
 def test_a_folder_in_use_is_refused(finished):
