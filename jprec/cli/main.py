@@ -1,12 +1,12 @@
 """The command line: reads the words, calls the room, turns what happened into an exit status."""
 
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import tyro
 
+from jprec.cli import interruption
 from jprec.cli.probe import Probe
 from jprec.cli.report import Report
 from jprec.cli.study import StudyVerb
@@ -32,7 +32,7 @@ def main(words: Sequence[str] | None = None) -> None:
         args=words,
         config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
     )
-    signal.signal(signal.SIGTERM, _interrupt)
+    interruption.listen()
     try:
         status = verb.run()
     except Trouble as trouble:
@@ -44,7 +44,3 @@ def main(words: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output (head, less) has left
         status = 0
     sys.exit(status)
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt

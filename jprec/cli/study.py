@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from jprec import records
+from jprec.cli.interruption import heeding
 from jprec.cli.progress import show
 from jprec.cli.trouble import Trouble
 
@@ -89,7 +90,7 @@ class Pilot:
         from jprec.study import run_pilots
 
         plan = _plan(self, folder="{}_pilot")
-        margins = _guarded(lambda: run_pilots(plan, watch=show(sys.stderr)))
+        margins = _guarded(lambda: run_pilots(plan, watch=heeding(show(sys.stderr))))
         for name, found in margins.items():
             print(f"{name:>20}  margin {found['margin']:.6f}  ({found['margin_source']})")
         print(plan.out / "margins.json")
@@ -171,7 +172,7 @@ def _plan(asked: Run | Pilot, *, folder: str = "{}") -> "Plan":
 def _run(plan: "Plan") -> None:
     from jprec import study
 
-    _guarded(lambda: study.run(plan, watch=show(sys.stderr)))
+    _guarded(lambda: study.run(plan, watch=heeding(show(sys.stderr))))
 
 
 def _guarded(act):  # type: ignore[no-untyped-def]

@@ -1,8 +1,11 @@
+import contextlib
 import json
+import os
+import signal
 
 import pytest
 
-from jprec.cli import main
+from jprec.cli import interruption, main
 from jprec.cli.progress import show
 
 
@@ -47,3 +50,20 @@ def test_progress_away_from_a_terminal_is_one_plain_line_an_event(capsys):
         "3/3 hot/tf32 in 1.2 s",
         "hot/fp32 failed: its worker ended with exit status -9",
     ]
+
+
+def test_an_interrupt_that_a_callback_swallowed_stops_the_next_event():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        interruption.listen()
+        seen = []
+        watch = interruption.heeding(seen.append)
+        watch({"event": "planned"})
+        with contextlib.suppress(KeyboardInterrupt):  # as a callback inside a library does
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            watch({"event": "started"})
+        assert seen == [{"event": "planned"}]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
