@@ -24,30 +24,26 @@ def encode(
     """
     fmt = get(fmt)
     rounded = round_exact(value, fmt, mode, overflow=overflow)
-    sign = int(math.copysign(1, rounded) < 0) << (fmt.bits - 1) if fmt.signed else 0
     if math.isnan(rounded):
         return _nan_code(fmt, value)
+    sign = int(math.copysign(1, rounded) < 0) << (fmt.bits - 1) if fmt.signed else 0
     if math.isinf(rounded):
-        return sign | (2**fmt.exponent_bits - 1) << fmt.mantissa_bits
+        return sign | fmt.infinity_code
     exponent = max(math.frexp(rounded)[1] - 1, fmt.min_exponent) if rounded else fmt.min_exponent
     significand = int(abs(Fraction(rounded)) / Fraction(2) ** (exponent - fmt.mantissa_bits))
     # The significand's implicit bit adds one to the exponent field; subnormals do not have it. A
-    # format without subnormals starts its field one lower.
-    field = exponent - fmt.min_exponent - (0 if fmt.has_subnormals else 1)
+    # format without zero starts its field one lower.
+    field = exponent - fmt.min_exponent - (0 if fmt.has_zero else 1)
     return sign | (field << fmt.mantissa_bits) + significand
 
 
 def _nan_code(fmt: FloatFormat, value: Number) -> int:
-    if fmt.specials == "ieee":  # the top exponent, with the first mantissa bit set: quiet
-        return (2 ** (fmt.exponent_bits + 1) - 1) << (fmt.mantissa_bits - 1)
-    if fmt.specials == "nan_all_ones":
-        return 2 ** (fmt.bits - int(fmt.signed)) - 1
-    if fmt.specials == "nan_negative_zero":
-        return 2 ** (fmt.bits - 1)
-    raise ValueError(
-        f"{value!r} has no code in {fmt.name}, which has no NaN; encode a number, or use a format "
-        "that has one."
-    )
+    if not fmt.has_nan:
+        raise ValueError(
+            f"{value!r} has no code in {fmt.name}, which has no NaN; encode a number, or use a "
+            "format that has one."
+        )
+    return fmt.nan_code
 
 
 def decode(code: int, fmt: FormatLike) -> float:
@@ -66,29 +62,27 @@ def decode(code: int, fmt: FormatLike) -> float:
 
 def _decode(codes: np.ndarray, fmt: FloatFormat) -> np.ndarray:
     """The values of `codes`: [...] uint64 -> [...] float64."""
-    mantissa_bits, exponent_bits = np.uint64(fmt.mantissa_bits), np.uint64(fmt.exponent_bits)
-    mantissa = codes & np.uint64(2**fmt.mantissa_bits - 1)
-    field = (codes >> mantissa_bits) & np.uint64(2**fmt.exponent_bits - 1)
-    sign = np.uint64(0) if not fmt.signed else codes >> (mantissa_bits + exponent_bits)
-    normal = field > 0 if fmt.has_subnormals else np.ones(codes.shape, bool)
-    significand = mantissa + (normal.astype(np.uint64) << mantissa_bits)
-    first_normal = 1 if fmt.has_subnormals else 0
-    exponent = np.maximum(field.astype(np.int64), first_normal) - first_normal + fmt.min_exponent
+    width = fmt.exponent_bits + fmt.mantissa_bits
+    magnitude = codes & np.uint64(2**width - 1)
+    field = (magnitude >> np.uint64(fmt.mantissa_bits)).astype(np.int64)
+    first_normal = 1 if fmt.has_zero else 0
+    exponent = np.maximum(field, first_normal) - first_normal + fmt.min_exponent
+    implicit_bit = np.where(field >= first_normal, 2**fmt.mantissa_bits, 0).astype(np.uint64)
+    significand = (magnitude & np.uint64(2**fmt.mantissa_bits - 1)) + implicit_bit
     # Exact: at most 53 bits, times a power of two that leaves them within float64. Only fp64's
     # infinities and NaNs overflow here; they are put in below.
     with np.errstate(over="ignore"):
         values = np.ldexp(
             significand.astype(np.float64), (exponent - fmt.mantissa_bits).astype(np.int32)
         )
-    if fmt.specials == "ieee":
-        top = field == 2**fmt.exponent_bits - 1
-        values = np.where(top, np.where(mantissa == 0, np.inf, np.nan), values)
-    elif fmt.specials == "nan_all_ones":
-        all_ones = np.uint64(2 ** (fmt.bits - int(fmt.signed)) - 1)
-        values = np.where((codes & all_ones) == all_ones, np.nan, values)
-    elif fmt.specials == "nan_negative_zero":
-        values = np.where(codes == 2 ** (fmt.bits - 1), np.nan, values)
-    return np.where(sign == 1, -values, values)
+    values = np.where(magnitude > np.uint64(fmt.max_code), np.nan, values)
+    if fmt.has_infinity:
+        values = np.where(magnitude == np.uint64(fmt.infinity_code), np.inf, values)
+    if fmt.signed:
+        values = np.where(codes >> np.uint64(width) == 1, -values, values)
+        if fmt.has_nan and not fmt.has_negative_zero:
+            values = np.where(codes == np.uint64(fmt.nan_code), np.nan, values)
+    return values
 
 
 def values(fmt: FormatLike) -> np.ndarray:

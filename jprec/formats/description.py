@@ -14,8 +14,10 @@ import numpy as np
 #:   ieee               the top exponent: infinities (mantissa 0) and NaNs
 #:   nan_all_ones       only the code of all ones below the sign ("fn")
 #:   nan_negative_zero  only the code of -0, which therefore does not exist ("fnuz")
+#:   p3109_extended     one NaN, the code of -0 (without a sign: of all ones), and the largest
+#:                      magnitude left is infinity
 #:   none               nothing: every code is a number
-Specials: TypeAlias = Literal["ieee", "nan_all_ones", "nan_negative_zero", "none"]
+Specials: TypeAlias = Literal["ieee", "nan_all_ones", "nan_negative_zero", "p3109_extended", "none"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,11 +26,13 @@ class FloatFormat:
 
     Attributes:
       name: Spelling used everywhere, e.g. "e4m3fn".
-      exponent_bits: Width of the exponent field, 2 to 11.
-      mantissa_bits: Width of the stored mantissa, 1 to 52; 0 if not `signed`.
+      exponent_bits: Width of the exponent field, 1 to 11 (from 2 with `specials="ieee"`).
+      mantissa_bits: Width of the stored mantissa, 0 to 52 (from 1 with `specials="ieee"`).
       bias: What is subtracted from the exponent field.
       specials: Which codes are set aside for infinity and NaN, see `Specials`.
-      signed: False for a format of scales (e8m0fnu): no sign, no zero, no subnormals.
+      signed: Whether there are negative values.
+      has_zero: Whether zero is a value. False for a format of scales (e8m0fnu), whose exponent
+        field 0 is that of a normal value like any other.
 
     >>> half = get("fp16")
     >>> half.max, half.precision, half.min_exponent, half.unit_roundoff == 2.0**-11
@@ -41,18 +45,22 @@ class FloatFormat:
     bias: int
     specials: Specials = "ieee"
     signed: bool = True
+    has_zero: bool = True
 
     def __post_init__(self) -> None:
-        if not 2 <= self.exponent_bits <= 11:
-            self._refuse("exponent_bits", self.exponent_bits, "is 2 to 11 (11 is fp64's)")
-        if self.signed and not 1 <= self.mantissa_bits <= 52:
-            self._refuse("mantissa_bits", self.mantissa_bits, "is 1 to 52 (52 is fp64's)")
-        if not self.signed and self.mantissa_bits != 0:
-            self._refuse("mantissa_bits", self.mantissa_bits, "is 0 without a sign")
         if self.specials not in get_args(Specials):
             self._refuse("specials", self.specials, f"is one of {', '.join(get_args(Specials))}")
+        ieee = int(self.specials == "ieee")
+        if not 1 + ieee <= self.exponent_bits <= 11:
+            self._refuse("exponent_bits", self.exponent_bits, f"is {1 + ieee} to 11 (fp64's)")
+        if not ieee <= self.mantissa_bits <= 52:
+            self._refuse("mantissa_bits", self.mantissa_bits, f"is {ieee} to 52 (fp64's)")
         if not self.signed and self.specials in ("ieee", "nan_negative_zero"):
-            self._refuse("specials", self.specials, "is nan_all_ones or none without a sign")
+            self._refuse("specials", self.specials, "takes a sign; choose another without one")
+        if not self.has_zero and (self.signed or self.mantissa_bits):
+            self._refuse("has_zero", self.has_zero, "is for formats of exponents alone, unsigned")
+        if self.max_code < (2**self.mantissa_bits if self.has_zero else 0):
+            self._refuse("exponent_bits", self.exponent_bits, "leaves a code for a normal number")
         if self.max_exponent > 1023 or self.min_exponent - self.mantissa_bits < -1074:
             self._refuse("bias", self.bias, "keeps all values within those of float64")
 
@@ -75,7 +83,7 @@ class FloatFormat:
     @property
     def has_infinity(self) -> bool:
         """Whether there are codes for the infinities."""
-        return self.specials == "ieee"
+        return self.specials in ("ieee", "p3109_extended")
 
     @property
     def has_nan(self) -> bool:
@@ -83,42 +91,66 @@ class FloatFormat:
         return self.specials != "none"
 
     @property
-    def has_zero(self) -> bool:
-        """Whether zero is a value."""
-        return self.signed
-
-    @property
     def has_negative_zero(self) -> bool:
         """Whether -0 is a value beside +0."""
-        return self.signed and self.specials != "nan_negative_zero"
+        return self.signed and self.specials not in ("nan_negative_zero", "p3109_extended")
 
     @property
     def has_subnormals(self) -> bool:
-        """Whether exponent field 0 holds evenly spaced values down to zero."""
-        return self.signed
+        """Whether there are values between zero and the smallest normal value."""
+        return self.has_zero and self.mantissa_bits > 0
 
     @property
     def min_exponent(self) -> int:
         """Exponent of the smallest normal value; subnormals share its ulp."""
-        return (1 if self.has_subnormals else 0) - self.bias
+        return (1 if self.has_zero else 0) - self.bias
+
+    @property
+    def max_code(self) -> int:
+        """The code of the largest finite value."""
+        if self.specials == "ieee":
+            return self.infinity_code - 1
+        set_aside = {
+            "nan_all_ones": 1,
+            "p3109_extended": 1 if self.signed else 2,  # infinity, and NaN without a sign
+        }.get(self.specials, 0)
+        return 2 ** (self.exponent_bits + self.mantissa_bits) - 1 - set_aside
+
+    @property
+    def infinity_code(self) -> int:
+        """The code of +infinity; an error in a format that has none."""
+        if self.specials == "ieee":
+            return (2**self.exponent_bits - 1) << self.mantissa_bits
+        if self.specials == "p3109_extended":
+            return self.max_code + 1
+        raise ValueError(f"{self.name} has no infinity, and so no code for it.")
+
+    @property
+    def nan_code(self) -> int:
+        """The code of the quiet NaN without payload; an error in a format that has none."""
+        if self.specials == "ieee":  # the top exponent, with the first mantissa bit set
+            return self.infinity_code + (1 << (self.mantissa_bits - 1))
+        if self.specials == "none":
+            raise ValueError(f"{self.name} has no NaN, and so no code for it.")
+        if self.signed and self.specials != "nan_all_ones":
+            return 1 << (self.bits - 1)
+        return 2 ** (self.exponent_bits + self.mantissa_bits) - 1
 
     @property
     def max_exponent(self) -> int:
         """Exponent of the largest finite value."""
-        top_is_special = self.specials == "ieee" or (
-            self.specials == "nan_all_ones" and self.mantissa_bits == 0
+        return (
+            (self.max_code >> self.mantissa_bits)
+            - (1 if self.has_zero else 0)
+            + (self.min_exponent)
         )
-        return 2**self.exponent_bits - (2 if top_is_special else 1) - self.bias
 
     @property
     def max(self) -> float:
         """Largest finite value."""
-        # In units of the last place the significands end at 2**p - 1; where NaN is the code of all
-        # ones, that one is taken.
-        last = 2**self.precision - 1
-        if self.specials == "nan_all_ones" and self.mantissa_bits > 0:
-            last -= 1
-        return math.ldexp(last, self.max_exponent - self.mantissa_bits)
+        implicit_bit = 2**self.mantissa_bits
+        significand = implicit_bit + self.max_code % implicit_bit
+        return math.ldexp(significand, self.max_exponent - self.mantissa_bits)
 
     @property
     def min_normal(self) -> float:
@@ -156,7 +188,7 @@ def _ieee(name: str, exponent_bits: int, mantissa_bits: int) -> FloatFormat:
     )
 
 
-def _special(name: str, bias: int, specials: Specials, *, signed: bool = True) -> FloatFormat:
+def _special(name: str, bias: int, specials: Specials, **fields: bool) -> FloatFormat:
     """A named format whose name starts with its widths, as in "e4m3fn"."""
     exponent_bits, mantissa_bits = map(int, re.findall(r"\d+", name)[:2])
     return FloatFormat(
@@ -165,6 +197,31 @@ def _special(name: str, bias: int, specials: Specials, *, signed: bool = True) -
         mantissa_bits=mantissa_bits,
         bias=bias,
         specials=specials,
+        **fields,
+    )
+
+
+def _p3109(bits: int, precision: int, sign: str, domain: str) -> FloatFormat:
+    """The format binary{bits}p{precision}{s|u}{e|f} of IEEE P3109.
+
+    IEEE Working Group P3109, Interim Report on Binary Floating-point Formats for Machine Learning,
+    version 4: signed or unsigned, extended (with infinities) or finite; one NaN, no -0.
+    """
+    name, signed = f"binary{bits}p{precision}{sign}{domain}", sign == "s"
+    widest = bits - 1 if signed else bits
+    if not (3 <= bits <= 16 and 1 <= precision <= widest):
+        raise ValueError(
+            f"{name!r}: P3109 formats have 3 to 16 bits and a precision of 1 to bits - 1 "
+            "(1 to bits without a sign)."
+        )
+    finite: Specials = "nan_negative_zero" if signed else "nan_all_ones"
+    exponent_bits = widest - precision + 1
+    return FloatFormat(
+        name=name,
+        exponent_bits=exponent_bits,
+        mantissa_bits=precision - 1,
+        bias=2 ** (exponent_bits - 1),
+        specials="p3109_extended" if domain == "e" else finite,
         signed=signed,
     )
 
@@ -182,6 +239,8 @@ _FORMATS = {
         _ieee("bf16", 8, 7),
         _ieee("fp16", 5, 10),
         _ieee("e5m2", 5, 2),
+        _ieee("e4m3", 4, 3),
+        _ieee("e3m4", 3, 4),
         _special("e4m3fn", 7, "nan_all_ones"),
         _special("e4m3fnuz", 8, "nan_negative_zero"),
         _special("e4m3b11fnuz", 11, "nan_negative_zero"),
@@ -189,7 +248,7 @@ _FORMATS = {
         _special("e2m3fn", 1, "none"),
         _special("e3m2fn", 3, "none"),
         _special("e2m1fn", 1, "none"),
-        _special("e8m0fnu", 127, "nan_all_ones", signed=False),
+        _special("e8m0fnu", 127, "nan_all_ones", signed=False, has_zero=False),
     )
 }
 _BY_WIDTHS = {
@@ -234,6 +293,8 @@ def get(fmt: FormatLike) -> FloatFormat:
     Besides `names()` and the spellings of NumPy and JAX ("float16", "float8_e4m3fn", ...), any
     "eXmY" is the IEEE-like format with X exponent and Y mantissa bits, infinity and NaN included.
     So "e5m10" is fp16; but "e4m3" ends at 240 and is not the OCP format e4m3fn, which ends at 448.
+    "binary8p4se" is the IEEE P3109 format of 8 bits and precision 4: "s" signed or "u" unsigned,
+    "e" extended with infinities or "f" finite.
 
     >>> get("float16").name, get("e5m10").name, get("e8m2").max_exponent
     ('fp16', 'fp16', 127)
@@ -260,10 +321,12 @@ def _by_name(name: str) -> FloatFormat:
         exponent_bits, mantissa_bits = int(widths[1]), int(widths[2])
         known = _BY_WIDTHS.get((exponent_bits, mantissa_bits))
         return known or _ieee(canonical, exponent_bits, mantissa_bits)
+    if fields := re.fullmatch(r"[Bb]inary(\d+)p(\d+)([su])([ef])", canonical):
+        return _p3109(int(fields[1]), int(fields[2]), fields[3], fields[4])
     close = difflib.get_close_matches(name.lower(), [*_FORMATS, *_SYNONYMS], n=3, cutoff=0.5)
     raise ValueError(
         f"unknown format {name!r}; "
         + (f"did you mean {' or '.join(close)}? " if close else "")
-        + f"Known: {', '.join(_FORMATS)}, the dtype names of NumPy and JAX, and any IEEE-like "
-        "'eXmY'."
+        + f"Known: {', '.join(_FORMATS)}, the dtype names of NumPy and JAX, any IEEE-like 'eXmY', "
+        "and IEEE P3109's, such as 'binary8p4se'."
     )

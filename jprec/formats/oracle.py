@@ -16,24 +16,20 @@ Number: TypeAlias = int | float | Fraction | Decimal | str | SupportsFloat
 OVERFLOWS = ("format", "saturate")
 
 
-def _to_odd(q: Fraction, negative: bool) -> int:
-    del negative
-    n = math.floor(q)
-    return n if n == q else n | 1
-
-
-#: Mode -> the integer that stands for q >= 0, the magnitude in units of the last place.
-_INTEGER: dict[str, Callable[[Fraction, bool], int]] = {
-    "nearest_even": lambda q, negative: round(q),  # round() of a Fraction is ties-to-even
-    "nearest_away": lambda q, negative: math.floor(q + Fraction(1, 2)),
-    "toward_zero": lambda q, negative: math.floor(q),
-    "up": lambda q, negative: math.floor(q) if negative else math.ceil(q),
-    "down": lambda q, negative: math.ceil(q) if negative else math.floor(q),
-    "to_odd": _to_odd,
+#: Mode -> whether a magnitude between two neighbours goes to the one away from zero: given the
+#: fraction of the way, in (0, 1), whether the code of the one toward zero is odd, and the sign.
+_GOES_OUT: dict[str, Callable[[Fraction, bool, bool], bool]] = {
+    "nearest_even": lambda way, odd, negative: way > _HALF or (way == _HALF and odd),
+    "nearest_away": lambda way, odd, negative: way >= _HALF,
+    "toward_zero": lambda way, odd, negative: False,
+    "up": lambda way, odd, negative: not negative,
+    "down": lambda way, odd, negative: negative,
+    "to_odd": lambda way, odd, negative: not odd,
 }
+_HALF = Fraction(1, 2)
 
 #: The deterministic rounding modes.
-MODES = tuple(_INTEGER)
+MODES = tuple(_GOES_OUT)
 
 
 def round_exact(
@@ -45,8 +41,9 @@ def round_exact(
     nearest modes then go by `overflow`, and so does a directed mode that points away from zero; the
     modes that point toward zero, and to_odd, stop at the largest value. An infinite `value` goes by
     `overflow` in every mode, and NaN is always NaN. The sign of zero is kept where `fmt` has -0.
-    A format without sign has no zero either: zero and negative numbers become NaN, and what lies
-    below its smallest value becomes that value.
+    In a format without sign, negative numbers become NaN, or zero with "saturate", unless they
+    round to zero. In one without zero (e8m0fnu), zero and negative numbers become NaN, and what
+    lies below the smallest value becomes that value; its ties go up.
 
     Args:
       value: A number, taken as it is: 0.1 is the float64 number, "0.1" is one tenth.
@@ -68,13 +65,15 @@ def round_exact(
     exact = to_exact(value)
     if isinstance(exact, float):
         return _round_special(exact, fmt, overflow)
-    if exact < 0 and not fmt.signed:
-        return math.nan
     negative, magnitude = exact < 0, abs(exact)
     unit = unit_in_last_place(magnitude, fmt)
-    rounded = _INTEGER[mode](magnitude / unit, negative) * unit
+    way, toward_zero = magnitude / unit % 1, magnitude // unit
+    out = way > 0 and _GOES_OUT[mode](way, _is_odd(toward_zero, unit, fmt), negative)
+    rounded = (toward_zero + out) * unit
     if not fmt.has_zero:
         rounded = max(rounded, Fraction(fmt.min_subnormal))
+    if negative and not fmt.signed and rounded:
+        return _below_zero(fmt, overflow)
     if rounded > Fraction(fmt.max):
         inward = {"toward_zero": True, "to_odd": True, "up": negative, "down": not negative}
         return _beyond(fmt, negative, "saturate" if inward.get(mode) else overflow)
@@ -82,14 +81,29 @@ def round_exact(
     return math.copysign(float(rounded), -1 if keeps_sign else 1)
 
 
+def _is_odd(multiple: int, unit: Fraction, fmt: FloatFormat) -> bool:
+    """Whether the code of the value `multiple * unit` ends in 1."""
+    if fmt.mantissa_bits or not fmt.has_zero:  # the last bit of the significand; e8m0fnu has only 1
+        return multiple % 2 == 1
+    field = floor_log2(unit) - fmt.min_exponent + 1  # a code is its exponent field
+    return multiple == 1 and field % 2 == 1
+
+
 def _round_special(value: float, fmt: FloatFormat, overflow: str) -> float:
     """Rounds +0, -0, infinity or NaN."""
     negative = math.copysign(1, value) < 0
-    if math.isnan(value) or (not fmt.signed and (negative or value == 0)):
+    if math.isnan(value) or (value == 0 and not fmt.has_zero):
         return math.nan
+    if negative and value and not fmt.signed:
+        return _below_zero(fmt, overflow)
     if math.isinf(value):
         return _beyond(fmt, negative, overflow)
     return value if fmt.has_negative_zero else 0.0
+
+
+def _below_zero(fmt: FloatFormat, overflow: str) -> float:
+    """What `fmt`, which has no sign, has for a negative number."""
+    return 0.0 if fmt.has_zero and (overflow == "saturate" or not fmt.has_nan) else math.nan
 
 
 def to_exact(value: Number) -> Fraction | float:

@@ -1,11 +1,12 @@
 """How an array becomes numbers of a format: rounding, exponents and spacings, by bits."""
 
-from jprec.rounding.kernel import SUBNORMALS, Rounding
+from jprec.rounding.kernel import DERIVATIVES, SUBNORMALS, Rounding
 from jprec.rounding.modes import MODES
 from jprec.rounding.rounder import round_to
 from jprec.rounding.spacing import EXPONENT_OF_NONFINITE, EXPONENT_OF_ZERO, exponent, ulp
 
 __all__ = [
+    "DERIVATIVES",
     "EXPONENT_OF_NONFINITE",
     "EXPONENT_OF_ZERO",
     "MODES",

@@ -19,6 +19,9 @@ from jprec.rounding.storage import Storage
 #: What happens to subnormal numbers, see `round_to`.
 SUBNORMALS = ("keep", "flush_input", "flush_output", "flush")
 
+#: What is declared as the derivative, see `round_to`.
+DERIVATIVES = ("straight_through", "clipped", "zero")
+
 #: Most random bits that a stochastic rounding uses for one number.
 MAX_RANDOM_BITS = 32
 
@@ -32,11 +35,13 @@ class Rounding:
     overflow: str = "format"
     subnormals: str = "keep"
     random_bits: int | None = None
+    derivative: str = "straight_through"
 
     def __post_init__(self) -> None:
         _check_choice("mode", self.mode, modes.MODES)
         _check_choice("overflow", self.overflow, formats.OVERFLOWS)
         _check_choice("subnormals", self.subnormals, SUBNORMALS)
+        _check_choice("derivative", self.derivative, DERIVATIVES)
         if self.flushes_output and not self.format.has_subnormals:
             raise ValueError(
                 f"subnormals={self.subnormals!r}, but {self.format.name} has no subnormals; leave "
@@ -110,17 +115,18 @@ def round_bits(
     if not fmt.has_zero:
         rounded = jnp.maximum(rounded, storage.pattern(fmt.min_subnormal))
     rounded = _overflow(kept, rounded, negative, rounding, storage)
-    sign = bits & storage.sign
-    if not fmt.has_negative_zero:
-        sign = jnp.where(rounded == 0, 0, sign)
+    sign: Integers = bits & storage.sign
     if not fmt.signed:
-        rounded = jnp.where(negative | (kept == 0), storage.nan, rounded)
+        rounded, sign = _without_sign(kept, rounded, negative, rounding, storage), 0
+    elif not fmt.has_negative_zero:
+        sign = jnp.where(rounded == 0, 0, sign)
     return jnp.where(magnitude > storage.infinity, bits, rounded | sign)
 
 
 def _same_range(fmt: formats.FloatFormat, held: formats.FloatFormat) -> bool:
     """Whether `fmt` is `held` with a shorter mantissa."""
-    return fmt.has_infinity and (fmt.exponent_bits, fmt.bias) == (held.exponent_bits, held.bias)
+    same_exponents = (fmt.exponent_bits, fmt.bias) == (held.exponent_bits, held.bias)
+    return same_exponents and fmt.specials == held.specials
 
 
 def default_random_bits(fmt: formats.FloatFormat, held: formats.FloatFormat) -> int:
@@ -151,38 +157,64 @@ def _round_magnitude(
     storage: Storage,
 ) -> jax.Array:
     """The patterns of the rounded magnitudes, as if the format's exponent had no end."""
-    mode = modes.TABLE[rounding.mode]
-    dropped = _dropped(magnitude, rounding.format, storage)
+    mode, fmt = modes.TABLE[rounding.mode], rounding.format
+    dropped = _dropped(magnitude, fmt, storage)
     unit = lax.shift_left(
         jnp.ones_like(magnitude), jnp.broadcast_to(dropped, magnitude.shape).astype(magnitude.dtype)
     )
-    # Where only the significand's implicit bit is kept, the last bit kept is 1.
-    is_odd = ((magnitude | storage.implicit_bit) & unit) != 0
+    is_odd = _is_odd(magnitude, unit, fmt, storage)
     cut = Cut(magnitude, dropped, unit, is_odd, negative, dither)
     rounded = (magnitude + mode.addend(cut)) & -unit
-    if isinstance(dropped, int) or not rounding.format.has_zero:
+    if not _has_tiny(fmt, storage):
         return rounded
-    smallest = storage.pattern(rounding.format.min_subnormal)
+    smallest = storage.pattern(fmt.min_subnormal)
     tiny = Tiny(magnitude, smallest - storage.implicit_bit, negative, dither, storage)
     lifted = jnp.where(mode.lifts(tiny), smallest, 0)
     return jnp.where(magnitude < smallest, lifted, rounded)
 
 
+def _first_field(fmt: formats.FloatFormat, storage: Storage) -> int:
+    """The exponent field, in the storage, of the format's smallest normal value."""
+    return fmt.min_exponent + storage.format.bias
+
+
+def _has_tiny(fmt: formats.FloatFormat, storage: Storage) -> bool:
+    """Whether normal numbers of the storage lie below the format's smallest value.
+
+    Their patterns are cut off wrongly: their leading bit is implicit, and would have to be cut.
+    """
+    return fmt.has_zero and _first_field(fmt, storage) - 1 > fmt.mantissa_bits
+
+
 def _dropped(magnitude: jax.Array, fmt: formats.FloatFormat, storage: Storage) -> Integers:
     """How many low bits the patterns lose; right from the format's smallest value on."""
-    held = storage.format
+    held, first_field = storage.format, _first_field(fmt, storage)
     always = held.mantissa_bits - fmt.mantissa_bits
-    # The exponent field of the format's smallest normal value, in the storage.
-    first_field = fmt.min_exponent + held.bias
-    if first_field == 1 or (first_field > 1 and not fmt.has_subnormals):
+    if first_field == 1 or (first_field > 1 and not fmt.has_zero):
         return always
+    field = magnitude >> held.mantissa_bits
     if first_field == 0:
-        # e8m0fnu in FP32: its smallest value is normal there, subnormal here.
-        return always - (magnitude < storage.implicit_bit).astype(magnitude.dtype)
-    # Below its smallest normal value, the format drops one bit more for each binade, until only
-    # the implicit bit is left.
-    more = jnp.maximum(first_field - (magnitude >> held.mantissa_bits), 0)
+        # The format's smallest binade is normal there, subnormal here: it has one bit less.
+        return always - (field == 0).astype(magnitude.dtype)
+    # Below its smallest normal value, the format drops one bit more for each binade. The storage's
+    # subnormal numbers share the spacing of its first binade.
+    more = jnp.maximum(first_field - jnp.maximum(field, 1), 0)
     return jnp.minimum(always + more, held.mantissa_bits)
+
+
+def _is_odd(
+    magnitude: jax.Array, unit: jax.Array, fmt: formats.FloatFormat, storage: Storage
+) -> jax.Array:
+    """Whether the code of the neighbour toward zero ends in 1."""
+    if fmt.mantissa_bits == 0 and fmt.has_zero:
+        # The code is the exponent field, which counts from 1.
+        field, first_field = magnitude >> storage.format.mantissa_bits, _first_field(fmt, storage)
+        odd = ((field - first_field + 1) & 1) != 0
+        return jnp.where(field == 0, (magnitude & unit) != 0, odd) if first_field == 0 else odd
+    if fmt.mantissa_bits == 0 or _has_tiny(fmt, storage):
+        # Where only the significand's implicit bit is kept, that is the last bit kept.
+        return ((magnitude | storage.implicit_bit) & unit) != 0
+    return (magnitude & unit) != 0
 
 
 def _overflow(
@@ -208,3 +240,18 @@ def _overflow(
     if outward is beyond:
         return rounded
     return jnp.where(magnitude == storage.infinity, beyond, rounded)
+
+
+def _without_sign(
+    magnitude: jax.Array,
+    rounded: jax.Array,
+    negative: jax.Array,
+    rounding: Rounding,
+    storage: Storage,
+) -> jax.Array:
+    """Puts in what a format without sign has for negative numbers, and e8m0fnu for zero."""
+    fmt = rounding.format
+    if not fmt.has_zero:
+        return jnp.where(negative | (magnitude == 0), storage.nan, rounded)
+    below = 0 if rounding.overflow == "saturate" or not fmt.has_nan else storage.nan
+    return jnp.where(negative & (rounded != 0), below, rounded)

@@ -80,16 +80,17 @@ def _dither_addend(cut: Cut) -> jax.Array:
 def _dither_lifts(tiny: Tiny) -> jax.Array:
     """Compares the random bits with the fraction of the smallest value, cut off at 2**-32."""
     assert tiny.dither is not None
-    bits = tiny.storage.format.mantissa_bits
-    significand = (tiny.pattern & (tiny.storage.implicit_bit - 1)) | tiny.storage.implicit_bit
+    bits, implicit_bit = tiny.storage.format.mantissa_bits, tiny.storage.implicit_bit
+    field = tiny.pattern >> bits
+    significand = tiny.pattern & (implicit_bit - 1)
+    significand = jnp.where(field > 0, significand | implicit_bit, significand)
     from_31 = bits - 31  # so that the implicit bit becomes 2**31: half of the smallest value
     aligned = significand >> from_31 if from_31 > 0 else significand.astype(jnp.uint32) << -from_31
-    binades = (tiny.half >> bits) - (tiny.pattern >> bits)
+    binades = (tiny.half >> bits) - jnp.maximum(field, 1)
     fraction = lax.shift_right_logical(
         aligned.astype(jnp.uint32), jnp.clip(binades, 0, 32).astype(jnp.uint32)
     )
-    # ~dither < fraction: a carry out of dither + fraction. Zero and the storage's subnormals are so
-    # far below the smallest value that their fraction is 0.
+    # ~dither < fraction: a carry out of dither + fraction.
     return ~tiny.dither < fraction
 
 

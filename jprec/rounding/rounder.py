@@ -1,7 +1,6 @@
 """The front of the room: `round_to`."""
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jprec import formats
+from jprec.rounding.dither import draw
 from jprec.rounding.kernel import Rounding, default_random_bits, round_bits
 from jprec.rounding.storage import Storage, as_floats, check_fits
 
@@ -22,17 +22,21 @@ def round_to(
     subnormals: str = "keep",
     key: jax.Array | None = None,
     random_bits: int | None = None,
+    derivative: str = "straight_through",
 ) -> jax.Array:
     """Rounds `x` to values of `fmt`, and returns them in the dtype of `x`.
 
-    NaN stays the NaN it was, in every format. A number overflows when it exceeds the largest value
-    after rounding as if the exponent had no end: it becomes infinity in a format that has it, else
-    NaN, else the largest value; "toward_zero", "to_odd", and "up" and "down" where they point
-    inward, stop at the largest value. Infinity counts as beyond every format without it. The sign
-    of zero is kept in formats with -0. e8m0fnu has neither sign nor zero: negative numbers and zero
-    become NaN, and smaller numbers than its smallest become that.
+    NaN stays the NaN it was, in every format. The sign of zero is kept in formats with -0. A number
+    overflows when it exceeds the largest value after rounding as if the exponent had no end: it
+    becomes infinity in a format that has it, else NaN, else the largest value; "toward_zero",
+    "to_odd", and "up" and "down" where they point inward, stop at the largest value. A stochastic
+    rounding overflows as the nearest modes do, with its own probability. Infinity counts as beyond
+    every format without it. docs/rounding.md has the table. In a format without sign, negative
+    numbers become NaN, or zero with "saturate", unless they round to zero. e8m0fnu has neither sign
+    nor zero: negative numbers and zero become NaN, smaller numbers than its smallest become that,
+    and ties go up.
 
-    The derivative is straight-through by declaration: tangents and cotangents pass unchanged.
+    The derivative of rounding is zero almost everywhere, and useless; so it is declared instead.
 
     Args:
       x: [...] float32, bfloat16 or float16 (float64 under jax_enable_x64). All values of `fmt` must
@@ -50,14 +54,23 @@ def round_to(
       random_bits: Random bits for each element of a stochastic rounding, 1 to 32. Rounding is
         exactly unbiased where no more bits than these are dropped. By default 16 where that is
         everywhere (bf16 and tf32 from float32), else 32: enough for all but subnormal results.
+        Elsewhere the bias is at most 2**-random_bits ulp, toward zero.
+      derivative: "straight_through": tangents and cotangents pass unchanged (Bengio, Léonard,
+        Courville, "Estimating or Propagating Gradients Through Stochastic Neurons", 2013);
+        "clipped": they pass where `x` lies within the largest values of `fmt`, and are zero
+        elsewhere (Hubara et al., "Binarized Neural Networks", 2016, eq. 4); "zero".
 
     Returns:
       [...] of the dtype of `x`.
 
+    Raises:
+      ValueError: An option has no such choice, or cannot act in this mode or format.
+      TypeError: `x` is no array of these dtypes, or its dtype does not hold all values of `fmt`.
+
     >>> round_to(jnp.float32([1000.0, 43008.11, 70000.0]), "fp16").tolist()
     [1000.0, 43008.0, inf]
     """
-    rounding = _rounding(formats.get(fmt), mode, overflow, subnormals, random_bits)
+    rounding = _rounding(formats.get(fmt), mode, overflow, subnormals, random_bits, derivative)
     if (key is not None) != (mode == "stochastic"):
         raise ValueError(
             f"mode={mode!r} "
@@ -69,17 +82,28 @@ def round_to(
         )
     array, storage = as_floats(x)
     check_fits(rounding.format, array.dtype)
-    if rounding.is_plain and rounding.format == formats.get(array.dtype):
+    unchanged = rounding.is_plain and rounding.format == formats.get(array.dtype)
+    if unchanged and derivative == "straight_through":
         return array
     return _round(array, key, rounding=rounding, storage=storage)
 
 
 @functools.cache
 def _rounding(
-    fmt: formats.FloatFormat, mode: str, overflow: str, subnormals: str, random_bits: int | None
+    fmt: formats.FloatFormat,
+    mode: str,
+    overflow: str,
+    subnormals: str,
+    random_bits: int | None,
+    derivative: str,
 ) -> Rounding:
     return Rounding(
-        format=fmt, mode=mode, overflow=overflow, subnormals=subnormals, random_bits=random_bits
+        format=fmt,
+        mode=mode,
+        overflow=overflow,
+        subnormals=subnormals,
+        random_bits=random_bits,
+        derivative=derivative,
     )
 
 
@@ -87,30 +111,18 @@ def _rounding(
 def _round(
     x: jax.Array, key: jax.Array | None, *, rounding: Rounding, storage: Storage
 ) -> jax.Array:
-    dither = None if key is None else _draw(key, x.shape, rounding, storage)
-    return straight_through(x, dither, rounding, storage)
-
-
-def _draw(
-    key: jax.Array, shape: tuple[int, ...], rounding: Rounding, storage: Storage
-) -> jax.Array:
-    """Uniform random bits: [*shape] uint32, the wanted number of bits at the top, zeros below."""
-    wanted = rounding.random_bits or default_random_bits(rounding.format, storage.format)
-    if wanted > 16:
-        drawn = jax.random.bits(key, shape, jnp.uint32)
-    else:  # drawing is most of the work, and one draw is enough for two numbers
-        count = math.prod(shape)
-        pairs = jax.random.bits(key, ((count + 1) // 2,), jnp.uint32)
-        drawn = jnp.concatenate([pairs, pairs << 16])[:count].reshape(shape)
-    unused = 32 - wanted
-    return (drawn >> unused) << unused
+    dither = None
+    if key is not None:
+        wanted = rounding.random_bits or default_random_bits(rounding.format, storage.format)
+        dither = draw(key, x.shape, wanted)
+    return rounded(x, dither, rounding, storage)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
-def straight_through(
+def rounded(
     x: jax.Array, dither: jax.Array | None, rounding: Rounding, storage: Storage
 ) -> jax.Array:
-    """Rounds `x`; its derivative is declared to be 1."""
+    """Rounds `x`; its derivative is the one that `rounding` declares."""
     # Raising a 16-bit dtype to FP32 is exact, and so is the way back: `check_fits` has seen to it.
     held = lax.convert_element_type(x, storage.dtype)
     smallest_normal = formats.get(x.dtype).min_normal
@@ -118,8 +130,17 @@ def straight_through(
     return lax.convert_element_type(storage.from_integer(bits), x.dtype)
 
 
-@straight_through.defjvp
-def _straight_through_jvp(
+@rounded.defjvp
+def _rounded_jvp(
     rounding: Rounding, storage: Storage, primals: tuple[Any, ...], tangents: tuple[Any, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    return straight_through(*primals, rounding, storage), tangents[0]
+    x, tangent = primals[0], tangents[0]
+    if rounding.derivative == "zero":
+        tangent = jnp.zeros_like(tangent)
+    if rounding.derivative == "clipped":
+        bits = storage.to_integer(lax.convert_element_type(x, storage.dtype))
+        inside = (bits & ~storage.sign) <= storage.pattern(rounding.format.max)
+        if not rounding.format.signed:
+            inside &= bits >= 0
+        tangent = jnp.where(inside, tangent, jnp.zeros_like(tangent))
+    return rounded(*primals, rounding, storage), tangent

@@ -110,12 +110,9 @@ def check_fits(fmt: formats.FloatFormat, dtype: np.dtype) -> None:
             "which is exact, and keep the result in that."
         )
     storage = _STORAGES[dtype].format
-    is_scale = not fmt.has_subnormals and fmt.min_exponent >= storage.min_exponent - 1
-    same_spacing = fmt.min_exponent == storage.min_exponent
-    # Far enough from the storage's subnormals that those are below 2**-32 of any spacing.
-    far_away = fmt.min_subnormal >= 2.0**40 * storage.min_normal
-    if not (is_scale or same_spacing or far_away):
+    if fmt.min_exponent < storage.min_exponent - 1:
         raise TypeError(
-            f"{fmt.name} has numbers close to the subnormals of {storage.name}, where only formats "
-            f"with the same smallest exponent, {storage.min_exponent}, can be rounded to."
+            f"{fmt.name} has more than one binade of normal values among the subnormals of "
+            f"{storage.name}, where numbers have fewer bits; rounding there is not offered. "
+            f"jprec.formats.round_exact rounds to it, and so do arrays of a wider dtype."
         )

@@ -76,7 +76,7 @@ def test_special_numbers_are_where_the_standards_put_them():
     has = {name: formats.get(name) for name in formats.names()}
     assert {n for n, f in has.items() if not f.has_nan} == {"e2m3fn", "e3m2fn", "e2m1fn"}
     assert {n for n, f in has.items() if f.has_infinity} == {
-        *("fp64", "fp32", "tf32", "bf16", "fp16", "e5m2")
+        *("fp64", "fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e3m4")
     }
     assert [n for n, f in has.items() if not f.has_zero] == ["e8m0fnu"]
     without = {n for n, f in has.items() if not f.has_negative_zero}
@@ -143,10 +143,13 @@ def test_a_dtype_that_is_no_float_is_refused():
     ("field", "value", "rule"),
     [
         ("mantissa_bits", 0, "1 to 52"),
+        ("mantissa_bits", 53, "1 to 52"),
         ("exponent_bits", 1, "2 to 11"),
+        ("exponent_bits", 12, "2 to 11"),
         ("specials", "inf", "one of ieee"),
         ("bias", 2000, "float64"),
-        ("signed", False, "0 without a sign"),
+        ("signed", False, "takes a sign"),
+        ("has_zero", False, "exponents alone"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(field, value, rule):

@@ -18,7 +18,7 @@ SPECIAL_BITS = np.array(
 
 
 @functools.cache
-def _points(name: str, limit: int) -> np.ndarray:
+def _points(name: formats.FormatLike, limit: int) -> np.ndarray:
     values = formats.values(name)
     values = values[values >= 0]
     if len(values) > limit:  # all exponents, but not all mantissas
@@ -53,8 +53,9 @@ def _table_round(x: np.ndarray, name: str, mode: str) -> np.ndarray:
     low = np.clip(np.searchsorted(grid, magnitude, side="right") - 1, 0, len(grid) - 2)
     below, above = grid[low], grid[low + 1]
     middle = (below + above) / 2
-    # Codes count up, so the last bit of the code is that of the index, if there is a mantissa.
-    odd = (low % 2 == 1) if fmt.mantissa_bits else np.ones_like(low, bool)
+    # Codes count up from that of zero, so the last bit of the code is that of the index. The
+    # significand of e8m0fnu, which has no zero, is always 1.
+    odd = (low % 2 == 1) if fmt.has_zero else np.ones_like(low, bool)
     inexact, negative = magnitude > below, np.signbit(x)
     upper = {
         "nearest_even": (magnitude > middle) | ((magnitude == middle) & odd),
@@ -73,8 +74,10 @@ def _table_round(x: np.ndarray, name: str, mode: str) -> np.ndarray:
     if not fmt.has_negative_zero:
         negative = negative & (result != 0)
     result = np.where(negative, -result, result)
-    if not fmt.signed:
+    if not fmt.has_zero:
         result = np.where(x <= 0, np.nan, result)
+    elif not fmt.signed:
+        result = np.where(result == 0, 0.0, np.where(negative, np.nan, result))
     return np.where(np.isnan(x), np.nan, result)
 
 

@@ -1,5 +1,7 @@
 """Bits against the oracle, against a table of all values, and against ml_dtypes."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -8,9 +10,20 @@ import pytest
 
 from jprec import formats, rounding
 
-SMALL = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e3m4", "e2m3fn")
-LARGE = ("fp16", "bf16", "tf32", "e8m2", "e6m9")
-ALL = (*SMALL, "e2m1fn", "e8m0fnu", *LARGE)
+NAMED = tuple(name for name in formats.names() if name not in ("fp64", "fp32"))
+#: IEEE P3109: signed and unsigned, extended and finite, precision 1, a single exponent bit, and
+#: values among the subnormals of FP32.
+P3109 = ("binary8p4se", "binary8p3ue", "binary6p3uf", "binary8p1se", "binary8p1uf", "binary4p4ue")
+P3109 += ("binary5p4sf", "binary12p4se", "binary8p1ue")
+
+
+def low(bias):
+    """A format with e5m2's mantissa whose smallest values are those of FP32, or near them."""
+    return dataclasses.replace(formats.get("e5m2"), name=f"low{bias}", exponent_bits=4, bias=bias)
+
+
+ALL = (*NAMED, "e8m2", "e6m9", *P3109, low(127), low(126), low(125), low(124))
+ALL = tuple(map(formats.get, ALL))
 
 
 def round_in_all_modes(x, name):
@@ -31,7 +44,7 @@ def assert_same_numbers(got, want, x):
     assert not wrong.any(), list(zip(x[wrong], got[wrong], want[wrong], strict=True))[:5]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL, ids=str)
 def test_values_midpoints_and_neighbours_agree_with_table_and_oracle_in_every_mode(
     name, points, table_round
 ):

@@ -68,6 +68,7 @@ def test_fp32_itself_changes_nothing(assert_same_bits):
         ({"mode": "stochastic", "key": 1, "random_bits": 33}, r"random_bits=33.*1 to 32"),
         ({"mode": "stochastic", "key": 1, "random_bits": 0}, r"random_bits=0.*1 to 32"),
         ({"overflow": "clip"}, r"overflow='clip'.*format, saturate"),
+        ({"derivative": "straight"}, r"derivative='straight'.*Did you mean 'straight_through"),
         ({"subnormals": "flushed"}, r"subnormals='flushed'.*Did you mean 'flush"),
     ],
 )
@@ -106,9 +107,8 @@ def test_a_format_that_the_dtype_cannot_hold_is_refused(dtype, name):
         rounding.round_to(jnp.ones(3, dtype) if dtype != "float64" else None, name)
 
 
-def test_a_format_among_the_dtypes_subnormals_is_refused():
-    low = dataclasses.replace(formats.get("e5m2"), name="low", exponent_bits=4, bias=127)
-    assert float(rounding.round_to(jnp.float32(1e-37), low)) < 1e-36  # same spacing: allowed
-    low = dataclasses.replace(low, bias=126)
-    with pytest.raises(TypeError, match="close to the subnormals"):
-        rounding.round_to(jnp.float32(1.0), low)
+def test_a_format_with_many_normal_values_among_the_dtypes_subnormals_is_refused():
+    low = dataclasses.replace(formats.get("e5m2"), name="low", exponent_bits=4, bias=128)
+    assert float(rounding.round_to(jnp.float32(2.0**-127), low)) == 2.0**-127  # one binade
+    with pytest.raises(TypeError, match="more than one binade of normal values among"):
+        rounding.round_to(jnp.float32(1.0), dataclasses.replace(low, bias=129))

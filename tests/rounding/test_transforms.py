@@ -46,6 +46,33 @@ def test_the_derivative_is_straight_through_in_both_directions(name, assert_same
     assert float(jax.grad(jax.grad(lambda x: rounder(x) ** 3))(jnp.float32(2.0))) == 12.0
 
 
+@pytest.mark.parametrize(
+    ("derivative", "want"),
+    [
+        ("straight_through", [1, 1, 1, 1, 1, 1, 1]),
+        ("clipped", [1, 1, 1, 0, 0, 0, 0]),
+        ("zero", [0, 0, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_the_derivative_is_the_declared_one(derivative, want, assert_same_bits):
+    x = np.float32([0.0, -448.0, 448.0, 448.0001, -1e9, np.inf, np.nan])
+    rounder = functools.partial(rounding.round_to, fmt="e4m3fn", derivative=derivative)
+    assert_same_bits(rounder(x), rounding.round_to(x, "e4m3fn"))
+    want = np.float32(want)
+    assert_same_bits(jax.jit(jax.grad(lambda x: rounder(x).sum()))(x), want)
+    assert_same_bits(jax.jvp(rounder, (x,), (np.ones_like(x),))[1], want)
+    half = jax.grad(lambda x: rounder(x).sum())(jnp.bfloat16(x[:3]))
+    assert half.dtype == jnp.bfloat16
+    assert half.tolist() == want[:3].tolist()
+
+
+def test_the_derivative_is_declared_where_nothing_is_rounded_too():
+    zero = functools.partial(rounding.round_to, fmt="fp32", derivative="zero")
+    assert float(jax.grad(zero)(jnp.float32(1.0))) == 0.0
+    without_sign = functools.partial(rounding.round_to, fmt="binary8p3uf", derivative="clipped")
+    assert jax.grad(lambda x: without_sign(x)[1])(jnp.float32([1.0, -1.0])).tolist() == [0.0, 0.0]
+
+
 def test_the_derivative_passes_through_a_random_rounding_in_half_precision():
     def loss(x, key):
         return rounding.round_to(x, "e4m3fn", "stochastic", key=key).astype(jnp.float32).sum()
