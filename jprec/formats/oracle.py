@@ -16,6 +16,8 @@ Number: TypeAlias = int | float | Fraction | Decimal | str | SupportsFloat
 OVERFLOWS = ("format", "saturate")
 
 
+_HALF = Fraction(1, 2)
+
 #: Mode -> whether a magnitude between two neighbours goes to the one away from zero: given the
 #: fraction of the way, in (0, 1), whether the code of the one toward zero is odd, and the sign.
 _GOES_OUT: dict[str, Callable[[Fraction, bool, bool], bool]] = {
@@ -26,8 +28,6 @@ _GOES_OUT: dict[str, Callable[[Fraction, bool, bool], bool]] = {
     "down": lambda way, odd, negative: negative,
     "to_odd": lambda way, odd, negative: not odd,
 }
-_HALF = Fraction(1, 2)
-
 #: The deterministic rounding modes.
 MODES = tuple(_GOES_OUT)
 

@@ -1,5 +1,6 @@
 """How an array becomes numbers of a format: rounding, exponents and spacings, by bits."""
 
+from jprec.rounding.blocks import block_scales, round_blocks
 from jprec.rounding.kernel import DERIVATIVES, SUBNORMALS, Rounding
 from jprec.rounding.modes import MODES
 from jprec.rounding.rounder import round_to
@@ -12,7 +13,9 @@ __all__ = [
     "MODES",
     "SUBNORMALS",
     "Rounding",
+    "block_scales",
     "exponent",
+    "round_blocks",
     "round_to",
     "ulp",
 ]

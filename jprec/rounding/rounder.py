@@ -10,7 +10,7 @@ from jax import lax
 from jprec import formats
 from jprec.rounding.dither import draw
 from jprec.rounding.kernel import Rounding, default_random_bits, round_bits
-from jprec.rounding.storage import Storage, as_floats, check_fits
+from jprec.rounding.storage import Storage, as_floats, check_fits, check_key
 
 
 def round_to(
@@ -71,15 +71,7 @@ def round_to(
     [1000.0, 43008.0, inf]
     """
     rounding = _rounding(formats.get(fmt), mode, overflow, subnormals, random_bits, derivative)
-    if (key is not None) != (mode == "stochastic"):
-        raise ValueError(
-            f"mode={mode!r} "
-            + (
-                "uses no key; leave it out."
-                if key is not None
-                else "needs a key=jax.random.key(...)."
-            )
-        )
+    check_key(mode, key)
     array, storage = as_floats(x)
     check_fits(rounding.format, array.dtype)
     unchanged = rounding.is_plain and rounding.format == formats.get(array.dtype)

@@ -51,6 +51,11 @@ class Storage:
         """The pattern of the quiet NaN without payload."""
         return self.infinity + self.implicit_bit // 2
 
+    @property
+    def one(self) -> int:
+        """The pattern of 1."""
+        return self.format.bias * self.implicit_bit
+
     def pattern(self, magnitude: float) -> int:
         """The pattern of a magnitude that this dtype holds exactly."""
         return int(np.asarray(magnitude, self.dtype).view(self.integer))
@@ -94,6 +99,13 @@ def as_floats(x: jax.typing.ArrayLike) -> tuple[jax.Array, Storage]:
     if isinstance(x, jax.Array) and not x.weak_type:
         return x, storage
     return jnp.asarray(x, dtype=dtype), storage
+
+
+def check_key(mode: str, key: jax.Array | None) -> None:
+    """Raises ValueError unless there is a key if, and only if, the mode draws from it."""
+    if (key is not None) != (mode == "stochastic"):
+        needs = "uses no key; leave it out." if key is not None else "needs a key=jax.random.key()."
+        raise ValueError(f"mode={mode!r} {needs}")
 
 
 @functools.cache
