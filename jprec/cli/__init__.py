@@ -1,4 +1,4 @@
-"""One verb per question: `jprec probe`, `jprec study`, `jprec report`."""
+"""One verb per question: `jprec explain`, `formats`, `study`, `probe`, `report`."""
 
 from jprec.cli.main import main
 

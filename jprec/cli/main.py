@@ -1,12 +1,17 @@
 """The command line: reads the words, calls the room, turns what happened into an exit status."""
 
+import difflib
+import io
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Union
 
 import tyro
 
+import jprec
 from jprec.cli import interruption
+from jprec.cli.explain import Explain
+from jprec.cli.formats import Formats
 from jprec.cli.probe import Probe
 from jprec.cli.report import Report
 from jprec.cli.study import StudyVerb
@@ -14,27 +19,31 @@ from jprec.cli.trouble import Trouble
 
 DESCRIPTION = """A laboratory for floating-point precision in JAX.
 
+`jprec --version` prints the version.
+
 Exit status: 0 done, 1 a study whose control failed, 2 bad input, 130 interrupted."""
 
-Verb = (
-    Annotated[StudyVerb, tyro.conf.subcommand("study")]
-    | Annotated[Probe, tyro.conf.subcommand("probe")]
-    | Annotated[Report, tyro.conf.subcommand("report")]
-)
+#: Verb -> what reads its words, in the order of the help.
+VERBS = {
+    "explain": Explain,
+    "formats": Formats,
+    "study": StudyVerb,
+    "probe": Probe,
+    "report": Report,
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Runs `jprec` with `words` (the process's own by default) and exits with its status."""
-    verb: Any = tyro.cli(
-        Verb,  # type: ignore[arg-type]
-        prog="jprec",
-        description=DESCRIPTION,
-        args=words,
-        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
-    )
-    interruption.listen()
+    words = sys.argv[1:] if words is None else list(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without "₂" shows "?"
+        sys.stdout.reconfigure(errors="replace")
+    if words == ["--version"]:
+        print(f"jprec {jprec.__version__}")
+        sys.exit(0)
     try:
-        status = verb.run()
+        _check_verb(words)
+        status = _run(words)
     except Trouble as trouble:
         print(f"jprec: {trouble}", file=sys.stderr)
         status = 2
@@ -44,3 +53,26 @@ def main(words: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output (head, less) has left
         status = 0
     sys.exit(status)
+
+
+def _check_verb(words: Sequence[str]) -> None:
+    """Names the verb that a misspelt one resembles."""
+    if words and not words[0].startswith("-") and words[0] not in VERBS:
+        close = difflib.get_close_matches(words[0], VERBS, n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
+        raise Trouble(f"no verb {words[0]!r}; {meant}There are {', '.join(VERBS)}.")
+
+
+def _run(words: Sequence[str]) -> int:
+    """Reads the words, runs the verb, and gives its exit status."""
+    verbs = (Annotated[verb, tyro.conf.subcommand(name)] for name, verb in VERBS.items())
+    verb: Any = tyro.cli(
+        Union[tuple(verbs)],  # type: ignore[arg-type]  # noqa: UP007
+        prog="jprec",
+        description=DESCRIPTION,
+        args=words,
+        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+    )
+    interruption.listen()
+    status: int = verb.run()
+    return status

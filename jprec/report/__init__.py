@@ -1,6 +1,10 @@
-"""Tables, figures and the HTML page of a study, made from its records without JAX."""
+"""Tables, figures and the HTML page of a study, and pictures of formats, all without JAX."""
 
 from jprec.report.findings import answer
+from jprec.report.format_panels import stack
+from jprec.report.format_pictures import formats_picture, write_figure, write_formats_picture
+from jprec.report.format_ranges import layouts, windows
+from jprec.report.format_values import density, number_lines
 from jprec.report.html_page import page, write_report
 from jprec.report.rows import Row, failed_controls, verdicts
 from jprec.report.study_records import StudyRecords, read_study
@@ -10,10 +14,18 @@ __all__ = [
     "Row",
     "StudyRecords",
     "answer",
+    "density",
     "failed_controls",
+    "formats_picture",
+    "layouts",
+    "number_lines",
     "page",
     "read_study",
+    "stack",
     "verdict_table",
     "verdicts",
+    "windows",
+    "write_figure",
+    "write_formats_picture",
     "write_report",
 ]

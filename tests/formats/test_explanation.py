@@ -1,5 +1,7 @@
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from jprec import formats
@@ -58,3 +60,142 @@ def test_the_mode_is_used_and_shown():
     got = formats.explain(43039.0, "fp16", "toward_zero")
     assert got.value == 43008.0
     assert "toward_zero" in str(got)
+
+
+#: Formats with few codes, among them what is special: no sign, no zero, no fraction, no infinity,
+#: no NaN, no -0, NaN in the place of -0, one exponent bit.
+SMALL = [
+    *("e5m2", "e4m3fn", "e4m3fnuz", "e2m1fn", "e8m0fnu"),
+    *("binary8p1se", "binary8p3ue", "binary5p3sf", "binary6p5se", "binary4p2uf"),
+]
+
+
+@pytest.mark.parametrize("fmt", SMALL)
+def test_every_code_of_a_small_format_stands_between_its_neighbours(fmt):
+    described = formats.get(fmt)
+    values = formats.values(fmt)
+    for code in range(2**described.bits):
+        got = formats.explain(f"{code:#x}", fmt)
+        assert got.code == code
+        assert str(got)
+        if not math.isfinite(got.value):
+            continue
+        i = int(np.searchsorted(values, got.value))
+        below = values[i - 1] if i else None
+        above = values[i + 1] if i + 1 < len(values) else None
+        lowest = -math.inf if described.has_infinity and described.signed else None
+        highest = math.inf if described.has_infinity else None
+        assert got.neighbours == (
+            lowest if below is None else below,
+            highest if above is None else above,
+        )
+        for midpoint, other in zip(got.midpoints, (below, above), strict=True):
+            if other is not None:
+                assert midpoint.at == (Fraction(got.value) + Fraction(other)) / 2
+                assert midpoint.goes_to in (got.value, other)
+
+
+@pytest.mark.parametrize("mode", formats.MODES)
+@pytest.mark.parametrize("fmt", ["fp16", "e4m3fn", "e2m1fn", "e8m0fnu", "binary8p3ue"])
+@pytest.mark.parametrize("overflow", formats.OVERFLOWS)
+def test_every_mode_reads_as_text(mode, fmt, overflow):
+    for number in ("0.3", "-0.3", "1e6", "-1e6", "1e-9", "-0", "nan", "-inf", "6.5", "1e-400"):
+        got = formats.explain(number, fmt, mode, overflow=overflow)
+        text = str(got)
+        assert got.kind in formats.side_by_side([got]) or got.code is None
+        assert mode in text.splitlines()[0]
+        assert max(map(len, text.splitlines())) <= 104
+
+
+def test_ties_go_to_the_code_that_ends_in_zero():
+    even = formats.explain(43008, "fp16")
+    assert [(m.at, m.goes_to) for m in even.midpoints] == [(42992, 43008.0), (43024, 43008.0)]
+    odd = formats.explain(43040, "fp16")
+    assert [(m.at, m.goes_to) for m in odd.midpoints] == [(43024, 43008.0), (43056, 43072.0)]
+    assert "43024 and 43056; the ties go to 43008 and 43072, whose codes end in 0" in str(odd)
+    assert "both ties go to the value, whose code ends in 0" in str(even)
+    away = formats.explain(43008, "fp16", "nearest_away")
+    assert [m.goes_to for m in away.midpoints] == [43008.0, 43040.0]
+
+
+def test_below_a_power_of_two_the_midpoint_is_half_as_far():
+    below, above = (m.at for m in formats.explain(-1, "fp16").midpoints)
+    assert (below, above) == (-1 - Fraction(1, 2**11), -1 + Fraction(1, 2**12))
+
+
+def test_the_steps_of_the_essays_example_are_those_of_a_teacher():
+    text = str(formats.explain(11.25, "fp32"))
+    for step in ("11.25       = 1011.01₂", "= 1.01101₂ × 2³", "3 + 127 = 130 = 10000010₂"):
+        assert step in text
+    assert "0 10000010 01101000000000000000000 = 0x41340000" in text
+    assert "0, exact" in text
+
+
+def test_a_tie_between_subnormals_is_shown():
+    got = formats.explain("1.5*2^-24", "fp16")
+    assert (got.value, got.kind, got.exponent) == (2.0**-23, "subnormal", -14)
+    assert (got.error_in_ulps, got.relative_error) == (0.5, 1 / 3)
+    assert "0.0000000001|1₂ × 2⁻¹⁴" in str(got)
+    assert "0.5 ulp, a tie; one is added to the last bit" in str(got)
+
+
+def test_the_limits_of_fp16_are_shown():
+    below, at = (formats.explain(number, "fp16") for number in ("65519.999", "65520"))
+    assert (below.value, at.value) == (65504.0, math.inf)
+    assert "0.49997 ulp, less than a half; it is cut off" in str(below)
+    assert "nearest_even gives inf from 65520 on" in str(at)
+    assert formats.explain("2^-25", "fp16").kind == "zero"
+    assert "464" in str(formats.explain(500, "e4m3fn"))
+    assert "nearest_even gives nan beyond 464" in str(formats.explain(500, "e4m3fn"))
+    assert "overflow=saturate stops there" in str(
+        formats.explain(500, "e4m3fn", overflow="saturate")
+    )
+
+
+def test_a_carry_into_the_next_binade_is_shown():
+    got = formats.explain("1.99999", "fp16")
+    assert (got.value, got.exponent, got.binade) == (2.0, 1, (2, 4))
+    assert "one is added to the last bit, which carries to 2¹" in str(got)
+
+
+def test_what_a_format_lacks_is_said_in_words():
+    nan = formats.explain(math.nan, "e2m1fn")
+    assert (nan.code, nan.kind, nan.bits) == (None, "no code", "")
+    assert "e2m1fn has no NaN" in str(nan)
+    assert "e4m3fnuz has no -0: it becomes 0" in str(formats.explain("-0", "e4m3fnuz"))
+    assert "e4m3fn has no infinity: it becomes nan" in str(formats.explain(math.inf, "e4m3fn"))
+    assert "e8m0fnu has no sign: it becomes nan" in str(formats.explain(-1, "e8m0fnu"))
+    assert "e8m0fnu has no zero: it becomes nan" in str(formats.explain(0, "e8m0fnu"))
+    assert "its smallest value" in str(formats.explain("1e-46", "e8m0fnu"))
+    assert "e2m1fn has nothing else for it" in str(formats.explain(9, "e2m1fn"))
+
+
+def test_the_code_of_a_nan_with_payload_is_kept():
+    got = formats.explain("0x7e01", "fp16")
+    assert (got.code, got.kind) == (0x7E01, "nan")
+
+
+def test_a_text_is_exact_where_a_float_is_not():
+    tenth = formats.explain("0.1", "fp64")
+    assert tenth.exact_error == Fraction(0.1) - Fraction(1, 10)
+    assert formats.explain(0.1, "fp64").exact_error == 0
+    # The error is smaller than any float64.
+    assert "1.11328e-325 = 0.0225 ulp" in str(formats.explain("-1e-320", "fp64"))
+
+
+def test_several_formats_stand_side_by_side():
+    names = ("fp16", "bf16", "tf32", "fp32", "e4m3fn")
+    table = formats.side_by_side([formats.explain("0.1", name) for name in names])
+    lines = table.splitlines()
+    assert lines[0].split() == list(names)
+    assert max(map(len, lines)) <= 120
+    rows = {line[:15].strip(): line[15:].split() for line in lines}
+    assert rows["exactly"] == ["819/8192", "205/2048", "819/8192", "13421773/2²⁷", "13/128"]
+    assert rows["fraction bits"][1] == "1001101"
+    assert table.count("away from it") == 3
+
+
+def test_many_formats_stand_below_one_another():
+    table = formats.side_by_side([formats.explain("1/3", name) for name in formats.names()])
+    assert max(map(len, table.splitlines())) <= 120
+    assert table.count("exponent bits") > 1
