@@ -1,13 +1,14 @@
 # Every target builds .venv first, with uv where it is installed and with venv and pip elsewhere.
 #   make study               train, judge, write the report           (STUDY=name, ARGS="--full")
 #   make test                the whole test suite
+#   make test-exhaustive     the slow proof: all 2**32 FP32 inputs, every value and midpoint
 #   make lint                format, lint, types, import plan
 PYTHON ?= python3
 STUDY  ?= converges
 ARGS   ?=
 BIN    := .venv/bin
 
-.PHONY: study test lint bench clean
+.PHONY: study test test-exhaustive lint bench clean
 .DELETE_ON_ERROR:
 
 study: .venv/lab
@@ -15,6 +16,9 @@ study: .venv/lab
 
 test: .venv/dev
 	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
+
+test-exhaustive: .venv/dev
+	$(BIN)/python -m pytest -n auto -m exhaustive tests/exhaustive $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

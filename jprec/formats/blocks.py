@@ -80,9 +80,9 @@ def _mx(name: str, element: str) -> BlockFormat:
     )
 
 
-# OCP Microscaling Formats (MX) Specification 1.0, 2023, table 1 and section 6.3 (the scale); NVIDIA,
-# "Pretraining Large Language Models with NVFP4", 2025, for nvfp4: blocks of 16, scales in E4M3,
-# amax / 6 rounded to nearest.
+# OCP Microscaling Formats (MX) Specification 1.0, 2023, table 1 and section 6.3 (the scale);
+# NVIDIA, "Pretraining Large Language Models with NVFP4", 2025, for nvfp4: blocks of 16, scales in
+# E4M3, amax / 6 rounded to nearest.
 _BLOCKS = {
     fmt.name: fmt
     for fmt in (

@@ -69,47 +69,6 @@ def test_saturation_agrees_with_the_oracle(name, points):
         assert_same_numbers(got, np.array(want), x)
 
 
-PEERS = ("bfloat16", "float8_e3m4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz")
-PEERS += ("float8_e4m3b11fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
-PEERS += ("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "float16")
-
-
-@pytest.mark.parametrize("dtype", PEERS)
-def test_any_fp32_bits_round_as_in_ml_dtypes(dtype, points, assert_same_bits):
-    patterns = np.random.default_rng(7).integers(0, 2**32, 200_000, dtype=np.uint32)
-    x = np.concatenate([patterns.view(np.float32), points(formats.get(dtype).name, 2000)])
-    got = np.asarray(rounding.round_to(x, dtype))
-    with np.errstate(all="ignore"):
-        want = x.astype(np.dtype(dtype)).astype(np.float32)
-    fmt = formats.get(dtype)
-    if not fmt.has_nan:
-        # There, ml_dtypes turns NaN into -0 and -NaN into 0; here NaN stays NaN.
-        want[np.isnan(x)] = np.nan
-    if dtype == "float8_e8m0fnu":
-        # ml_dtypes 0.6.0 rounds everything above 2**-127 up to 2**-126: its midpoint is wrong.
-        between = (x > 2.0**-127) & (x.view(np.uint32) < 0x00600000)
-        want[between] = 2.0**-127
-    nan = np.isnan(want)
-    np.testing.assert_array_equal(np.isnan(got), nan)
-    assert_same_bits(got[~nan], want[~nan])
-    if fmt.has_negative_zero:  # then NaN has a sign, and it is kept
-        np.testing.assert_array_equal(np.signbit(got[nan]), np.signbit(x[nan]))
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_all_16_bit_numbers_round_in_their_own_dtype_as_in_ml_dtypes(dtype, assert_same_bits):
-    codes = np.arange(2**16, dtype=np.uint16).view(np.dtype(dtype))
-    x = codes[~np.isnan(codes.astype(np.float32))]
-    for peer in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float4_e2m1fn"):
-        got = rounding.round_to(x, peer)
-        with np.errstate(all="ignore"):
-            want = x.astype(np.float32).astype(getattr(ml_dtypes, peer)).astype(x.dtype)
-        nan = np.isnan(want.astype(np.float32))
-        assert_same_bits(np.asarray(got)[~nan], want[~nan])
-        assert np.isnan(np.asarray(got)[nan].astype(np.float32)).all()
-    assert rounding.round_to(x, dtype).dtype == dtype
-
-
 def test_double_precision_is_rounded_once(assert_same_bits):
     with jax.enable_x64(True):
         x = np.float64([1 + 2.0**-11 + 2.0**-40, -431.99999999999994, 1e-310, -0.0, 2.0**-25])
@@ -123,45 +82,6 @@ def test_double_precision_is_rounded_once(assert_same_bits):
         mixed = rounding.round_to(jnp.float32([1.0001, 7e4]), "fp16")
         assert mixed.dtype == jnp.float32
         assert mixed.tolist() == [1.0, float("inf")]
-
-
-# Each row is a mistake that a published implementation makes, or made.
-@pytest.mark.parametrize(
-    ("value", "fmt", "mode", "want"),
-    [
-        (70000.0, "fp16", "nearest_even", np.inf),  # came out as 0
-        (69421.0, "fp16", "nearest_even", np.inf),
-        (65520.0, "fp16", "nearest_even", np.inf),  # came out as 65536
-        (279.0, "e4m3", "nearest_even", np.inf),
-        (279.0, "e4m3fn", "nearest_even", 288.0),
-        (3.4028235e38, "bf16", "nearest_even", np.inf),
-        (3.4028235e38, "tf32", "nearest_even", np.inf),
-        (3.4028235e38, "tf32", "toward_zero", 3.4011621342146535e38),
-        (32767.998, "fp16", "toward_zero", 32752.0),
-        (1e9, "fp16", "toward_zero", 65504.0),  # came out as infinity
-        (1e-30, "fp16", "up", 2.0**-24),  # came out as 0
-        (1.00048828125, "fp16", "nearest_even", 1.0),  # a tie
-        (1.00048828125, "fp16", "nearest_away", 1.0009765625),
-        (8.5, "e4m3fn", "nearest_even", 8.0),
-        (8.5, "e4m3fn", "nearest_away", 9.0),
-        (3.0, "fp32", "nearest_even", 3.0),  # came out as -3
-        (1.9999, "bf16", "nearest_even", 2.0),  # carries into the exponent
-        (6.1035153e-05, "fp16", "nearest_even", 2.0**-14),  # rounds up to the smallest normal: 0
-        (0.0146484375, "e4m3fn", "nearest_even", 0.015625),
-        (0.0010375977, "e4m3fn", "nearest_even", 0.001953125),
-        (3.05e-5, "fp16", "nearest_even", 3.0517578125e-05),  # subnormals were flushed
-        (0.00048828125, "fp16", "to_odd", 0.00048828125),  # even, but exact
-        (495.0, "e4m3fn", "nearest_even", np.nan),  # came out as 480
-        (500.0, "e4m3fn", "toward_zero", 448.0),
-        (4.0, "e2m1fn", "nearest_even", 4.0),  # came out as infinity
-        (232.0368, "e4m3", "nearest_even", 240.0),
-        (1.0001, "tf32", "nearest_away", 1.0),
-    ],
-)
-def test_known_mistakes_are_not_made(value, fmt, mode, want):
-    for sign in (1, -1) if mode != "up" else (1,):
-        got = rounding.round_to(np.float32(sign * value), fmt, mode)
-        np.testing.assert_array_equal(np.asarray(got), np.float32(sign * want))
 
 
 @pytest.mark.parametrize("name", ["tf32", "bf16", "fp16", "e4m3fn", "e5m2fnuz", "e2m1fn"])

@@ -24,7 +24,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_the_mean_over_all_dither_values_is_the_number(name):
+def test_a12_the_mean_over_all_dither_values_is_the_number(name):
     """Exact: dropped bits beyond the 16 random ones are cut off, toward zero."""
     fmt = formats.get(name)
     plan = rounding.Rounding(format=fmt, mode="stochastic")
@@ -96,7 +96,7 @@ def test_the_key_decides_and_elements_are_independent():
         assert abs((first[distance:] == first[:-distance]).mean() - 0.5) < 2 * four_sigma
 
 
-def test_many_small_steps_arrive_on_average():
+def test_a12_many_small_steps_arrive_on_average():
     """1 + 1000 * 1e-4 in bf16: to nearest nothing moves; the theory's deviation is 0.0278."""
 
     def walk(key, mode):

@@ -1,4 +1,7 @@
 import functools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +84,39 @@ def test_the_derivative_passes_through_a_random_rounding_in_half_precision():
         grads = jax.jit(jax.grad(loss))(jnp.ones(3, dtype), jax.random.key(0))
         assert grads.dtype == dtype
         assert grads.tolist() == [1.0] * 3
+
+
+def test_four_devices_round_as_one():
+    """In a process of its own: the number of devices is fixed when JAX starts."""
+    program = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jprec import rounding
+assert len(jax.devices()) == 4
+mesh = Mesh(np.array(jax.devices()), ("i",))
+x = jax.random.normal(jax.random.key(0), (8, 64))
+def rounds(x):
+    key = jax.random.key(1)
+    plain = rounding.round_to(x, "fp16") + rounding.round_blocks(x, "mxfp4")
+    return plain + rounding.round_to(x, "e4m3fn", "stochastic", key=key)
+want = rounds(x)
+spread = jax.device_put(x, NamedSharding(mesh, P("i")))
+got = jax.jit(rounds)(spread)
+assert got.sharding.spec == P("i"), got.sharding
+assert np.array_equal(got, want)
+per_shard = jax.jit(jax.shard_map(
+    lambda x: rounding.round_to(x, "fp16") + rounding.round_blocks(x, "nvfp4"),
+    mesh=mesh, in_specs=P("i"), out_specs=P("i")))(spread)
+assert np.array_equal(per_shard, rounding.round_to(x, "fp16") + rounding.round_blocks(x, "nvfp4"))
+slope = jax.jit(jax.grad(lambda x: rounds(x).sum()))(spread)
+assert np.array_equal(slope, np.full(x.shape, 3))
+"""
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
 
 
 def test_rounding_works_inside_scan_and_remat():
