@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -250,6 +251,69 @@ def mistakes() -> str:
     return table(["said", "right", "why", "see"], rows)
 
 
+def modes() -> str:
+    """A number between two values, a tie, and their negatives, in every mode."""
+    numbers = ("1.3", "1.25", "1.75", "-1.25", "-1.3")
+    rows = [
+        [f"`{mode}`", *(_short(formats.round_exact(n, "e2m1fn", mode)) for n in numbers)]
+        for mode in formats.MODES
+    ]
+    return "In E2M1, whose values here are 1, 1.5 and 2 and their negatives:\n\n" + table(
+        ["mode", *numbers], rows
+    )
+
+
+def overflow() -> str:
+    """What becomes of numbers beyond the largest value, by format and mode."""
+    more = ["binary8p4se", "binary8p4sf", "binary8p4ue", "binary8p4uf"]
+    alike = _grouped(
+        [*formats.names(), *more],
+        lambda name: tuple(_beyond(name, mode) for mode in formats.MODES),
+    )
+    rows = []
+    for names in alike.values():
+        first = ", ".join(names)
+        for cells, choices in _grouped(formats.MODES, lambda m, n=names[0]: _beyond(n, m)).items():
+            stochastic = ["stochastic"] if "nearest_even" in choices else []
+            rows.append([first, ", ".join([*choices, *stochastic]), *cells])
+            first = ""
+    head = ["formats", "modes", "too large", "too small", "∞", "−∞"]
+    return table(head, rows)
+
+
+def _grouped(
+    names: Sequence[str], outcome: Callable[[str], tuple[Any, ...]]
+) -> dict[tuple[Any, ...], list[str]]:
+    """Outcome -> the names that have it."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for name in names:
+        groups.setdefault(outcome(name), []).append(name)
+    return groups
+
+
+def _beyond(name: str, mode: str) -> tuple[str, ...]:
+    """What becomes of twice the largest value, its negative, and the infinities."""
+    fmt = formats.get(name)
+    words = {fmt.max: "largest", -fmt.max: "−largest", math.inf: "∞", -math.inf: "−∞"}
+    far = 2 * Fraction(fmt.max)
+    return tuple(
+        words.get(formats.round_exact(number, fmt, mode), "NaN")
+        for number in (far, -far, math.inf, -math.inf)
+    )
+
+
+def blocks() -> str:
+    """The block formats that have a name."""
+    rows = []
+    for name in formats.block_names():
+        fmt = formats.get_block(name)
+        bits = f"{fmt.bits_per_value:g}"
+        rows.append(
+            [f"`{name}`", str(fmt.size), fmt.element.name, fmt.scale.name, fmt.scale_rule, bits]
+        )
+    return table(["name", "size", "elements", "scales", "rule", "bits a number"], rows)
+
+
 #: Name of a generated part -> the function that makes it.
 BLOCKS: dict[str, Callable[[], str]] = {
     "explain 11.25": console("jprec explain 11.25 --format fp32"),
@@ -263,6 +327,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "digits": digits,
     "formats": console("jprec formats"),
     "mistakes": mistakes,
+    "modes": modes,
+    "overflow": overflow,
+    "blocks": blocks,
 }
 
 #: File in docs/pictures -> the function that draws it, called within `canvas.drawing`.
