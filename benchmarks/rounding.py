@@ -7,7 +7,7 @@ operation that returns a new array. All candidates take turns in every round, ea
 with another one, so that a busy moment and the state of the memory hit each of them. A share is
 the median time of `x + 1` divided by the candidate's. `temporaries` is what the compiled program
 allocates beside input and output, in units of the array. With --peers also gfloat and pychop,
-which are slow: they take part in three rounds, on a tenth of the numbers, scaled up.
+which are slow: they take part in three rounds.
 """
 
 import argparse
@@ -32,11 +32,10 @@ CEILING = "x + 1"
 
 
 class Candidate(NamedTuple):
-    """Something that is timed: `run` of the array, on a share of the numbers, in some rounds."""
+    """Something that is timed: `run` of the array, in all rounds or in some."""
 
     run: Callable[[Any], Any]
     jitted: bool = True
-    share: float = 1.0
     rounds: int | None = None
 
 
@@ -101,11 +100,11 @@ def peers() -> dict[str, Candidate]:
                 info, x, gfloat.RoundMode.TiesToEven, saturates
             )
         )
-        found[f"{name} gfloat, jax.jit"] = Candidate(rounder, share=0.1, rounds=3)
+        found[f"{name} gfloat, jax.jit"] = Candidate(rounder, rounds=3)
     for name in ("fp16", "bf16", "tf32"):
         fmt = formats.get(name)
         chop = pychop.Chop(exp_bits=fmt.exponent_bits, sig_bits=fmt.mantissa_bits, rmode=1)
-        found[f"{name} pychop, jax"] = Candidate(chop, jitted=False, share=0.1, rounds=3)
+        found[f"{name} pychop, jax"] = Candidate(chop, jitted=False, rounds=3)
     return found
 
 
@@ -120,13 +119,12 @@ def measure(candidates: dict[str, Candidate], numbers: int, rounds: int) -> dict
     """Times all candidates in turns."""
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.standard_normal((numbers // 1024, 1024), np.float32))
-    inputs = {name: x[: max(1, int(c.share * len(x)))] for name, c in candidates.items()}
     temporaries = {}
     for name, candidate in candidates.items():
-        jax.block_until_ready(candidate.run(inputs[name]))
+        jax.block_until_ready(candidate.run(x))
         if candidate.jitted:
-            used = candidate.run.lower(inputs[name]).compile().memory_analysis()
-            temporaries[name] = used.temp_size_in_bytes / inputs[name].nbytes
+            used = candidate.run.lower(x).compile().memory_analysis()
+            temporaries[name] = used.temp_size_in_bytes / x.nbytes
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
     for number in range(rounds):
@@ -136,9 +134,8 @@ def measure(candidates: dict[str, Candidate], numbers: int, rounds: int) -> dict
             if candidate.rounds is not None and number >= candidate.rounds:
                 continue
             start = time.perf_counter()
-            jax.block_until_ready(candidate.run(inputs[name]))
-            taken = time.perf_counter() - start
-            seconds[name].append(taken * len(x) / len(inputs[name]))
+            jax.block_until_ready(candidate.run(x))
+            seconds[name].append(time.perf_counter() - start)
     return {
         name: Timing(float(np.median(times)), temporaries.get(name))
         for name, times in seconds.items()

@@ -281,7 +281,8 @@ def test_ragged_products_are_emulated():
     both = jax.value_and_grad(dot, (0, 1))
 
     full = jax.jit(program.emulate(both, "fp32"))(lhs, rhs)
-    chex.assert_trees_all_close(full, jax.jit(both)(lhs, rhs), rtol=1e-6)
+    # The compiler is free to add up in another order, and does on some processors.
+    chex.assert_trees_all_close(full, jax.jit(both)(lhs, rhs), rtol=1e-5, atol=1e-5)
 
     got = jax.jit(program.emulate(dot, "tf32"))(lhs, rhs)
     rounded = jax.jit(dot)(round_to_tf32(lhs), round_to_tf32(rhs))
