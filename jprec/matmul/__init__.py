@@ -1,5 +1,6 @@
 """How products are summed: operand rounding, and the tensor cores of devices, emulated."""
 
+from jprec.matmul.chain_oracle import chain_exact
 from jprec.matmul.convolution import conv_general_dilated
 from jprec.matmul.device import tensor_core_dot
 from jprec.matmul.oracle import tensor_core_dot_exact
@@ -9,6 +10,7 @@ from jprec.matmul.spec import MatmulSpec, get, names
 __all__ = [
     "DimensionNumbers",
     "MatmulSpec",
+    "chain_exact",
     "conv_general_dilated",
     "dot_general",
     "get",
