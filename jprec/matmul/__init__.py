@@ -2,6 +2,7 @@
 
 from jprec.matmul.bounds import Bound, error_bound, probabilistic_bound
 from jprec.matmul.chain_oracle import chain_exact
+from jprec.matmul.comparison import Comparison, compare
 from jprec.matmul.convolution import conv_general_dilated
 from jprec.matmul.device import tensor_core_dot
 from jprec.matmul.oracle import tensor_core_dot_exact
@@ -10,9 +11,11 @@ from jprec.matmul.spec import MatmulSpec, get, names
 
 __all__ = [
     "Bound",
+    "Comparison",
     "DimensionNumbers",
     "MatmulSpec",
     "chain_exact",
+    "compare",
     "conv_general_dilated",
     "dot_general",
     "error_bound",

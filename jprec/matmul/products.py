@@ -86,6 +86,12 @@ def matmul(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, spec: str | MatmulS
             "multiply by a scalar with *."
         )
     left, right = jnp.atleast_2d(a), b[:, None] if b.ndim == 1 else b
+    if left.shape[-1] != right.shape[-2]:
+        raise ValueError(
+            f"matmul of shapes {a.shape} and {b.shape}: the last axis of the first and the "
+            f"{'last' if b.ndim == 1 else 'second-last'} of the second are summed over and differ, "
+            f"{left.shape[-1]} and {right.shape[-2]}."
+        )
     if right.ndim == 2:
         dims: DimensionNumbers = ((left.ndim - 1,), (0,)), ((), ())
     else:

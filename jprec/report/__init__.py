@@ -6,6 +6,7 @@ from jprec.report.format_pictures import formats_picture, write_figure, write_fo
 from jprec.report.format_ranges import layouts, windows
 from jprec.report.format_values import density, number_lines
 from jprec.report.html_page import page, write_report
+from jprec.report.lines_picture import write_lines_picture
 from jprec.report.rows import Row, failed_controls, verdicts
 from jprec.report.study_records import StudyRecords, read_study
 from jprec.report.text_table import verdict_table
@@ -27,5 +28,6 @@ __all__ = [
     "windows",
     "write_figure",
     "write_formats_picture",
+    "write_lines_picture",
     "write_report",
 ]

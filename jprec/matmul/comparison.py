@@ -1,0 +1,131 @@
+"""Errors and cost of one product in several arithmetics, side by side."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from jprec.matmul.bounds import error_bound
+from jprec.matmul.products import matmul
+from jprec.matmul.spec import MatmulSpec, get
+
+#: Shares of the results for which the error in ulps is given.
+QUANTILES = (0.5, 0.99, 1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What a product in the arithmetic of `spec` makes of two matrices.
+
+    Errors are against float64, whose own is smaller by 2**-29; they are in units of |A| |B| where
+    nothing else is said.
+
+    Attributes:
+      spec: The arithmetic.
+      where: "emulated on cpu", "native on gpu", ...
+      largest: The largest error.
+      rms: The root of the mean square of the errors.
+      bias: The mean error in the direction of the exact result, over the mean magnitude of those:
+        negative where results are too small.
+      over_mean: The largest error over the mean magnitude of the results.
+      bound: What the largest error cannot exceed (`error_bound`), None where none is known.
+      ulps: Errors in units of FP32's last place of the exact result, at `QUANTILES`.
+      correctly_rounded: Share of the results that are the FP32 number next to the exact one.
+      seconds: Median time of one call here.
+      cost: That time over the one of this machine's own FP32 product.
+      products: How many products of matrices it takes.
+    """
+
+    spec: str
+    where: str
+    largest: float
+    rms: float
+    bias: float
+    over_mean: float
+    bound: float | None
+    ulps: tuple[float, ...]
+    correctly_rounded: float
+    seconds: float
+    cost: float
+    products: int
+
+
+def compare(
+    a: np.ndarray, b: np.ndarray, specs: Sequence[str | MatmulSpec], *, repeats: int = 3
+) -> list[Comparison]:
+    """Errors and cost of a @ b, one Comparison for each spec.
+
+    Args:
+      a: [M, K] float32, finite.
+      b: [K, N] float32, finite.
+      specs: MatmulSpecs or their spellings.
+      repeats: Timed calls of each, of which the median counts.
+
+    >>> rng = np.random.default_rng(0)
+    >>> a, b = np.float32(rng.standard_normal((2, 64, 64)))
+    >>> fp32, tf32 = compare(a, b, ["fp32", "tf32"])
+    >>> tf32.largest > 100 * fp32.largest
+    True
+    """
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    exact, size = wide_a @ wide_b, np.abs(wide_a) @ np.abs(wide_b)
+    native = jax.jit(functools.partial(jax.numpy.matmul, precision=jax.lax.Precision.HIGHEST))
+    _, own = _timed(native, a, b, repeats)
+    found = []
+    for spec in map(get, specs):
+        product = jax.jit(functools.partial(matmul, spec=spec))
+        got, seconds = _timed(product, a, b, repeats)
+        found.append(_judged(spec, got, exact, size, a.shape[1], seconds, own))
+    return found
+
+
+def _timed(
+    product: Callable[[jax.Array, jax.Array], jax.Array],
+    a: np.ndarray,
+    b: np.ndarray,
+    repeats: int,
+) -> tuple[np.ndarray, float]:
+    """The product, and the median seconds of a call after the first."""
+    left, right = jax.device_put(a), jax.device_put(b)
+    out = product(left, right).block_until_ready()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        product(left, right).block_until_ready()
+        times.append(time.perf_counter() - start)
+    return np.asarray(out), float(np.median(times))
+
+
+def _judged(
+    spec: MatmulSpec,
+    got: np.ndarray,
+    exact: np.ndarray,
+    size: np.ndarray,
+    terms: int,
+    seconds: float,
+    own: float,
+) -> Comparison:
+    error = np.float64(got) - exact
+    with np.errstate(invalid="ignore", divide="ignore"):
+        relative = np.where(error == 0, 0.0, error / size)
+    nearest = exact.astype(np.float32)
+    ulps = np.abs(error) / np.float64(np.spacing(np.abs(nearest)))
+    mean = float(np.mean(np.abs(exact))) if exact.size else 0.0
+    backend = jax.default_backend()
+    return Comparison(
+        spec=spec.name,
+        where=f"native on {backend}" if spec.is_native else f"emulated on {backend}",
+        largest=float(np.max(np.abs(relative), initial=0.0)),
+        rms=float(np.sqrt(np.mean(relative**2))) if error.size else 0.0,
+        bias=float(np.mean(error * np.sign(exact)) / mean) if mean else 0.0,
+        over_mean=float(np.max(np.abs(error), initial=0.0) / mean) if mean else 0.0,
+        bound=None if spec.is_native else error_bound(spec, terms).coefficient,
+        ulps=tuple(np.quantile(ulps, QUANTILES).tolist()) if error.size else (0.0,) * 3,
+        correctly_rounded=float(np.mean(got == nearest)) if error.size else 1.0,
+        seconds=seconds,
+        cost=seconds / own,
+        products=len(spec.pairs),
+    )
