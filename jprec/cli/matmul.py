@@ -73,7 +73,7 @@ class Matmul:
 
 
 def check_picture(path: Path) -> None:
-    """Raises Trouble where no picture could be written to `path` for its ending or want of parts."""
+    """Raises Trouble where no picture can be written to a file of that name."""
     if path.suffix.lower() not in PICTURES:
         raise Trouble(f"--plot {path}: a picture's name ends in {', '.join(PICTURES)}.")
     try:
