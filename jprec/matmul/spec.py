@@ -22,6 +22,11 @@ class MatmulSpec:
     FP32 at the highest precision. With a device, the operands so rounded are multiplied and summed
     as that device's tensor core does it, block by block.
 
+    Operands out of range become what `rounding.round_to` makes of them: infinity, and NaN in
+    e4m3fn, which has none, from 464 on. This is what a cast in JAX does, and shows that a scale is
+    missing; conversion instructions saturate at 448 instead, for which the operands are to be
+    clipped first.
+
     Attributes:
       operand_format: Name of the format that both operands are rounded to. "fp32" rounds nothing.
       rounding: One of `formats.MODES`, how operands are rounded.
@@ -103,6 +108,8 @@ def get(spec: str | MatmulSpec) -> MatmulSpec:
     ('nearest_away', 4)
     >>> get("tf32:nearest_away") == get("tf32"), str(get("bfloat16"))
     (True, 'bf16')
+    >>> str(get("fp8_e4m3@h100"))
+    'e4m3fn@h100'
     """
     if isinstance(spec, MatmulSpec):
         return spec
@@ -116,7 +123,7 @@ def _parse(text: str) -> MatmulSpec:
     rest, at, device = text.partition("@")
     fmt_name, colon, mode = rest.partition(":")
     try:
-        fmt = formats.get(fmt_name)
+        fmt = formats.get(hardware.FP8_NAMES.get(fmt_name, fmt_name))
     except ValueError:
         close = difflib.get_close_matches(text, names(), n=3)
         raise ValueError(
