@@ -16,7 +16,9 @@ _T4 = (
     "MS tables 4-5; the examples of Fasi et al., PeerJ Computer Science 7:e330, 2021, agree. The "
     "instruction m8n8k4 adds as on V100 (MS, code)"
 )
-_KM_FIGURE = "KM figure 5c; recorded outputs (GPU) of B200, which MS gives the same arithmetic, agree"
+_KM_FIGURE = (
+    "KM figure 5c; recorded outputs (GPU) of B200, which MS gives the same arithmetic, agree"
+)
 _WGMMA_FP8 = (
     "KM table II, MS tables 4-5; reproduces the recorded outputs (GPU), which start from 0, bit "
     "for bit"

@@ -3,6 +3,7 @@
 from jprec.matmul.convolution import conv_general_dilated
 from jprec.matmul.device import tensor_core_dot
 from jprec.matmul.oracle import tensor_core_dot_exact
+from jprec.matmul.oracle_int64 import tensor_core_dot_int64
 from jprec.matmul.products import DimensionNumbers, dot_general, matmul
 from jprec.matmul.spec import MatmulSpec, get, names
 
@@ -16,4 +17,5 @@ __all__ = [
     "names",
     "tensor_core_dot",
     "tensor_core_dot_exact",
+    "tensor_core_dot_int64",
 ]

@@ -7,7 +7,7 @@ used for values anywhere here, because XLA flushes subnormal numbers on some bac
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,10 @@ _INFINITE_SUM = 100_000  # of an accumulator that is infinite already
 _BIAS = 30_000
 
 _INFINITY_BITS = 0x7F80_0000
+
+
+#: The words of some products, one entry each.
+_Words: TypeAlias = jax.Array | Sequence[jax.Array]
 
 
 class _Sum(NamedTuple):
@@ -139,15 +143,13 @@ def chain(
     return _from_code(code, accumulator)
 
 
-def _fused(a: jax.Array, b: jax.Array, code: jax.Array, core: hardware.TensorCore) -> jax.Array:
+def _fused(a: _Words, b: _Words, code: jax.Array, core: hardware.TensorCore) -> jax.Array:
     """The accumulator after one block in which it is a term."""
     accumulator = formats.get(core.output_format)
     return _close(_block(a, b, _open(code, accumulator), core), accumulator)
 
 
-def _interleaved(
-    a: jax.Array, b: jax.Array, code: jax.Array, core: hardware.TensorCore
-) -> jax.Array:
+def _interleaved(a: _Words, b: _Words, code: jax.Array, core: hardware.TensorCore) -> jax.Array:
     """The accumulator after two interleaved blocks that start from 0, and to which it is added."""
     total = jnp.zeros_like(code)
     for parity in (0, 1):
@@ -179,9 +181,7 @@ def _plus(x: jax.Array, y: jax.Array, core: hardware.TensorCore) -> jax.Array:
     return jnp.where(opposite | (size_y > infinity), nan, total)
 
 
-def _block(
-    a: Sequence[jax.Array], b: Sequence[jax.Array], c: _Sum, core: hardware.TensorCore
-) -> _Sum:
+def _block(a: _Words, b: _Words, c: _Sum, core: hardware.TensorCore) -> _Sum:
     """The sum of one block's products and `c`, rounded to `core.sum_format`.
 
     Zero is +0, also where a negative sum is cut off to zero (MMA-Sim 2.1.1 does so).
@@ -268,10 +268,9 @@ def _round(
 def _close(total: _Sum, fmt: formats.FloatFormat) -> jax.Array:
     """int32: the IEEE code of an accumulator, its sign moved to bit 31."""
     infinity = (2**fmt.exponent_bits - 1) << fmt.mantissa_bits
-    exponent = jnp.minimum(total.exponent, fmt.max_exponent + 1)
     # The leading bit of a normal magnitude adds 1 to the field, a carry of rounding another 1.
-    code = ((exponent - fmt.min_exponent) << fmt.mantissa_bits) + total.magnitude
-    code = jnp.minimum(code, infinity) | (total.sign << 31)
+    code = ((total.exponent - fmt.min_exponent) << fmt.mantissa_bits) + total.magnitude
+    code = jnp.where(total.exponent > fmt.max_exponent, infinity, code) | (total.sign << 31)
     return jnp.where(total.magnitude == 0, 0, code)
 
 
