@@ -23,6 +23,8 @@ ScaleRule: TypeAlias = Literal["floor", "nearest", "ceil"]
 class BlockFormat:
     """Blocks of `size` numbers, each an element times the block's scale.
 
+    Elements and scales are given as formats or by name.
+
     Attributes:
       name: Spelling used everywhere, e.g. "mxfp4".
       size: Numbers in a block.
@@ -33,6 +35,9 @@ class BlockFormat:
     >>> fmt = get_block("nvfp4")
     >>> fmt.size, fmt.element.name, fmt.scale.name, fmt.bits_per_value
     (16, 'e2m1fn', 'e4m3fn', 4.5)
+    >>> mine = BlockFormat(
+    ...     name="mine", size=8, element="e3m2fn", scale="e8m0fnu", scale_rule="ceil"
+    ... )
     """
 
     name: str
@@ -42,6 +47,8 @@ class BlockFormat:
     scale_rule: ScaleRule
 
     def __post_init__(self) -> None:
+        for role in ("element", "scale"):
+            object.__setattr__(self, role, get(getattr(self, role)))
         if self.size < 1:
             self._refuse(f"size={self.size}", "a block holds at least 1 number")
         if self.scale_rule not in get_args(ScaleRule):
@@ -119,18 +126,19 @@ def get_block(fmt: BlockLike) -> BlockFormat:
     """
     if isinstance(fmt, BlockFormat):
         return fmt
-    name, _, rule = fmt.partition(":")
+    name, _, rule = fmt.lower().partition(":")
     if name not in _BLOCKS:
-        close = difflib.get_close_matches(name.lower(), _BLOCKS, n=2, cutoff=0.5)
+        close = [known for known in _BLOCKS if name and known.startswith(name)]
+        close = close or difflib.get_close_matches(name, _BLOCKS, n=2, cutoff=0.5)
         raise ValueError(
             f"unknown block format {name!r}; "
             + (f"did you mean {' or '.join(close)}? " if close else "")
             + f"Known: {', '.join(_BLOCKS)}, each also with a scale rule, as in 'mxfp4:ceil'; or "
-            "pass a jprec.formats.BlockFormat."
+            "pass a jprec.formats.BlockFormat. Formats of single numbers are for round_to."
         )
     if not rule:
         return _BLOCKS[name]
-    changes: dict[str, Any] = {"name": fmt, "scale_rule": rule}  # checked by __post_init__
+    changes: dict[str, Any] = {"name": fmt.lower(), "scale_rule": rule}  # checked by __post_init__
     return dataclasses.replace(_BLOCKS[name], **changes)
 
 

@@ -257,6 +257,12 @@ _BY_WIDTHS = {
     if fmt.specials == "ieee"
 }
 _SYNONYMS = {
+    "binary64": "fp64",
+    "binary32": "fp32",
+    "binary16": "fp16",
+    "double": "fp64",
+    "single": "fp32",
+    "half": "fp16",
     "float64": "fp64",
     "float32": "fp32",
     "bfloat16": "bf16",
@@ -278,6 +284,15 @@ _SYNONYMS = {
     "float4_e2m1fn": "e2m1fn",
 }
 
+#: What is often said for several formats, for hints.
+_FAMILIES = {
+    "fp8": ("e4m3fn", "e5m2"),
+    "float8": ("e4m3fn", "e5m2"),
+    "fp6": ("e2m3fn", "e3m2fn"),
+    "fp4": ("e2m1fn",),
+    "e2m1": ("e2m1fn",),
+}
+
 #: A format, its name, or a NumPy or JAX dtype.
 FormatLike: TypeAlias = FloatFormat | str | np.dtype | type[Any]
 
@@ -288,7 +303,7 @@ def names() -> tuple[str, ...]:
 
 
 def get(fmt: FormatLike) -> FloatFormat:
-    """The format that a name or a dtype means; a FloatFormat is returned as it is.
+    """The format that a name, in any case, or a dtype means; a FloatFormat is returned as it is.
 
     Besides `names()` and the spellings of NumPy and JAX ("float16", "float8_e4m3fn", ...), any
     "eXmY" is the IEEE-like format with X exponent and Y mantissa bits, infinity and NaN included.
@@ -304,27 +319,49 @@ def get(fmt: FormatLike) -> FloatFormat:
     if isinstance(fmt, str):
         return _by_name(fmt)
     try:
-        name = np.dtype(fmt).name
+        name = np.dtype(fmt).name if fmt is not None else None  # NumPy takes None for float64
     except TypeError:
+        name = None
+    if name is None:
         raise TypeError(
             f"{fmt!r} does not name a format; pass a name like 'bf16', a dtype, or a FloatFormat."
-        ) from None
+        )
     return _by_name(name)
 
 
-@functools.cache
 def _by_name(name: str) -> FloatFormat:
-    canonical = _SYNONYMS.get(name, name)
+    found = _by_lower_name(name.lower())
+    if found is None:
+        raise ValueError(_unknown(name, name.lower()))
+    return found
+
+
+@functools.cache
+def _by_lower_name(lower: str) -> FloatFormat | None:
+    canonical = _SYNONYMS.get(lower, lower)
     if canonical in _FORMATS:
         return _FORMATS[canonical]
     if widths := re.fullmatch(r"e([1-9]\d*)m([1-9]\d*)", canonical):
         exponent_bits, mantissa_bits = int(widths[1]), int(widths[2])
         known = _BY_WIDTHS.get((exponent_bits, mantissa_bits))
         return known or _ieee(canonical, exponent_bits, mantissa_bits)
-    if fields := re.fullmatch(r"[Bb]inary(\d+)p(\d+)([su])([ef])", canonical):
+    if fields := re.fullmatch(r"binary(\d+)p(\d+)([su])([ef])", canonical):
         return _p3109(int(fields[1]), int(fields[2]), fields[3], fields[4])
-    close = difflib.get_close_matches(name.lower(), [*_FORMATS, *_SYNONYMS], n=3, cutoff=0.5)
-    raise ValueError(
+    return None
+
+
+def _unknown(name: str, lower: str) -> str:
+    if re.match(r"(mx|nv)fp\d", lower):
+        return (
+            f"{name!r} is no format of single numbers but a block format, whose numbers share a "
+            "scale: jprec.rounding.round_blocks rounds to it, jprec.formats.get_block describes it."
+        )
+    close = _FAMILIES.get(lower) or difflib.get_close_matches(
+        lower, [*_FORMATS, *_SYNONYMS], n=3, cutoff=0.5
+    )
+    if re.match(r"binary\d+p", lower):
+        close = ["binary8p4se (s signed or u unsigned, e extended or f finite)"]
+    return (
         f"unknown format {name!r}; "
         + (f"did you mean {' or '.join(close)}? " if close else "")
         + f"Known: {', '.join(_FORMATS)}, the dtype names of NumPy and JAX, any IEEE-like 'eXmY', "

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -11,8 +11,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core as jax_core
 
-from jprec import hardware
-from jprec.matmul import device, operands
+from jprec.matmul import native, operands, sums
 from jprec.matmul.spec import MatmulSpec, get
 
 #: What may stand beside the convolution in lax's transpose of one.
@@ -123,11 +122,16 @@ def _pairs(
 def _convolve(
     lhs: jax.Array, rhs: jax.Array, geometry: _Geometry, spec: MatmulSpec, dtype: Any
 ) -> jax.Array:
-    lhs, rhs = operands.prepare(lhs, spec), operands.prepare(rhs, spec)
-    if spec.tensor_core is not None:
-        total = _on_device(lhs, rhs, geometry, spec.tensor_core)
+    if spec.is_native:
+        total = native.convolve(lhs, rhs, geometry.convolve, spec)
     else:
-        total = geometry.convolve(lhs, rhs, precision=lax.Precision.HIGHEST)
+        total = sums.product(
+            lhs,
+            rhs,
+            spec,
+            plain=functools.partial(geometry.convolve, precision=lax.Precision.HIGHEST),
+            walked=lambda a, b, summed: _walked(a, b, geometry, summed),
+        )
     return operands.store(total, dtype)
 
 
@@ -194,8 +198,8 @@ def _transposed(
     return read(jaxpr.outvars[0])
 
 
-def _on_device(
-    lhs: jax.Array, rhs: jax.Array, geometry: _Geometry, core: hardware.TensorCore
+def _walked(
+    lhs: jax.Array, rhs: jax.Array, geometry: _Geometry, summed: Callable[..., jax.Array]
 ) -> jax.Array:
     """The convolution as a product of windows [groups, images, outputs, window, channels]."""
     spatial = lhs.ndim - 2
@@ -223,7 +227,7 @@ def _on_device(
     last = windows.ndim - 1
     in_windows = (*range(last - spatial, last), last)
     in_kernel = (*range(3, 3 + spatial), 2)
-    product = device.dot_general(windows, kernel, ((in_windows, in_kernel), ((0,), (0,))), core)
+    product = summed(windows, kernel, ((in_windows, in_kernel), ((0,), (0,))))
 
     # Axes: group, image, outputs, feature; wanted: image, group and feature, outputs.
     product = product.transpose((1, 0, product.ndim - 1, *range(2, 2 + spatial)))

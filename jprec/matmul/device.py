@@ -1,8 +1,7 @@
 """Products as a device's tensor core does them, bit for bit, on any backend."""
 
 import functools
-import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +9,7 @@ from jax import lax
 
 from jprec import formats, hardware, rounding
 from jprec.matmul import accumulate
-
-_Axes: TypeAlias = tuple[int, ...]
-_Dimensions: TypeAlias = tuple[tuple[_Axes, _Axes], tuple[_Axes, _Axes]]
+from jprec.matmul.layout import Dimensions, matrices
 
 
 def tensor_core_dot(
@@ -128,16 +125,14 @@ def _decoded(a: jax.Array, b: jax.Array, core: hardware.TensorCore) -> tuple[jax
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def dot_general(
-    lhs: jax.Array, rhs: jax.Array, dims: _Dimensions, core: hardware.TensorCore
+    lhs: jax.Array, rhs: jax.Array, dims: Dimensions, core: hardware.TensorCore
 ) -> jax.Array:
     """The float32 product of float32 arrays whose elements are values of `core.input_format`.
 
     Accumulators start at 0. Contracted axes are walked in the order in which `dims` lists them,
     the last one fastest.
     """
-    (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dims
-    left, lhs_keeps = _matrices(lhs, lhs_contract, lhs_batch)
-    right, rhs_keeps = _matrices(rhs, rhs_contract, rhs_batch)
+    left, right, shape = matrices(lhs, rhs, dims)
     batch_axes = ((0,), (0,)), ((1,), (1,))
     special = lax.dot_general(
         accumulate.indicator(left),
@@ -152,14 +147,4 @@ def dot_general(
     c = jnp.zeros((rows.shape[1], rows.shape[2], columns.shape[2]), jnp.float32)
     total = accumulate.chain(a, b, c, core, outer=True)
     total = accumulate.with_specials(total.swapaxes(1, 2) if swap else total, special)
-    batch = tuple(lhs.shape[axis] for axis in lhs_batch)
-    return total.reshape(batch + lhs_keeps + rhs_keeps)
-
-
-def _matrices(x: jax.Array, contract: _Axes, batch: _Axes) -> tuple[jax.Array, tuple[int, ...]]:
-    """`x` as [K, batch, kept], and the shape of what it keeps."""
-    keeps = tuple(axis for axis in range(x.ndim) if axis not in contract + batch)
-    groups = (contract, batch, keeps)
-    shape = tuple(math.prod(x.shape[axis] for axis in group) for group in groups)
-    kept_shape = tuple(x.shape[axis] for axis in keeps)
-    return x.transpose(contract + batch + keeps).reshape(shape), kept_shape
+    return _nan_of(total, core).reshape(shape)

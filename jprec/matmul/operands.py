@@ -25,23 +25,15 @@ def leaves_to_lax(spec: MatmulSpec, *dtypes: Any) -> bool:
       TypeError: another spec, and a dtype whose values float32 does not hold.
     """
     narrow = all(map(is_narrow, dtypes))
-    if not spec.rounds_operands:
+    if spec.is_plain_fp32:
         return not narrow or all(np.dtype(dtype) == np.float32 for dtype in dtypes)
     if not narrow:
         raise TypeError(
-            f"spec {spec} rounds operands in FP32 and adds in FP32, but operands and result are "
+            f"spec {spec} computes in FP32 or narrower, but operands and result are "
             f"{', '.join(str(np.dtype(dtype)) for dtype in dtypes)}. Cast to float32 or narrower "
             "first, or take 'fp32', which leaves float64, integer and complex products to lax."
         )
     return False
-
-
-def prepare(x: jax.Array, spec: MatmulSpec) -> jax.Array:
-    """`x` in float32, exactly, and then rounded to the operand format of `spec`."""
-    raised = x.astype(jnp.float32)
-    if not spec.rounds_operands or formats.get(x.dtype).name == spec.operand_format:
-        return raised
-    return rounding.round_to(raised, spec.operand_format, spec.rounding)
 
 
 def store(total: jax.Array, dtype: Any) -> jax.Array:

@@ -9,15 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jprec.matmul import device, operands
+from jprec.matmul import native, operands, sums
+from jprec.matmul.layout import Axes, Dimensions
 from jprec.matmul.spec import MatmulSpec, get
 
 #: ((lhs contracting, rhs contracting), (lhs batch, rhs batch)), as lax.dot_general takes it.
 DimensionNumbers: TypeAlias = tuple[
     tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]
 ]
-_Axes: TypeAlias = tuple[int, ...]
-_Dimensions: TypeAlias = tuple[tuple[_Axes, _Axes], tuple[_Axes, _Axes]]
 
 
 def dot_general(
@@ -102,29 +101,31 @@ def matmul(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, spec: str | MatmulS
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _dot(
-    lhs: jax.Array, rhs: jax.Array, dims: _Dimensions, spec: MatmulSpec, dtype: Any
+    lhs: jax.Array, rhs: jax.Array, dims: Dimensions, spec: MatmulSpec, dtype: Any
 ) -> jax.Array:
-    lhs, rhs = operands.prepare(lhs, spec), operands.prepare(rhs, spec)
-    return operands.store(sum_of_products(lhs, rhs, dims, spec), dtype)
+    return operands.store(_product(lhs, rhs, dims, spec), dtype)
 
 
-def sum_of_products(
-    lhs: jax.Array, rhs: jax.Array, dims: _Dimensions, spec: MatmulSpec
-) -> jax.Array:
-    """The float32 product of float32 operands that `spec` need not round any more."""
-    if spec.tensor_core is not None:
-        return device.dot_general(lhs, rhs, dims, spec.tensor_core)
-    return lax.dot_general(lhs, rhs, dims, precision=lax.Precision.HIGHEST)
+def _product(lhs: jax.Array, rhs: jax.Array, dims: Dimensions, spec: MatmulSpec) -> jax.Array:
+    if spec.is_native:
+        return native.dot_general(lhs, rhs, dims, spec)
+    return sums.product(
+        lhs,
+        rhs,
+        spec,
+        plain=lambda a, b: lax.dot_general(a, b, dims, precision=lax.Precision.HIGHEST),
+        walked=lambda a, b, summed: summed(a, b, dims),
+    )
 
 
 def _forward(
-    lhs: jax.Array, rhs: jax.Array, dims: _Dimensions, spec: MatmulSpec, dtype: Any
+    lhs: jax.Array, rhs: jax.Array, dims: Dimensions, spec: MatmulSpec, dtype: Any
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
     return _dot(lhs, rhs, dims, spec, dtype), (lhs, rhs)
 
 
 def _backward(
-    dims: _Dimensions,
+    dims: Dimensions,
     spec: MatmulSpec,
     dtype: Any,
     saved: tuple[jax.Array, jax.Array],
@@ -147,10 +148,10 @@ def _backward(
 
 def _transposed(
     cotangent: jax.Array,
-    summed: _Axes,
+    summed: Axes,
     other: jax.Array,
     own: jax.Array,
-    dims: _Dimensions,
+    dims: Dimensions,
     spec: MatmulSpec,
 ) -> jax.Array:
     """The cotangent of the operand `own`: the product of `cotangent` with the operand `other`.
@@ -179,11 +180,11 @@ def _transposed(
 _dot.defvjp(_forward, _backward)
 
 
-def _others(ndim: int, axes: Iterable[int]) -> _Axes:
+def _others(ndim: int, axes: Iterable[int]) -> Axes:
     return tuple(sorted(set(range(ndim)) - set(axes)))
 
 
-def _hashable(dims: DimensionNumbers) -> _Dimensions:
+def _hashable(dims: DimensionNumbers) -> Dimensions:
     (lhs_contract, rhs_contract), (lhs_batch, rhs_batch) = dims
     plain = tuple(
         tuple(map(int, axes)) for axes in (lhs_contract, rhs_contract, lhs_batch, rhs_batch)

@@ -39,8 +39,9 @@ def round_blocks(
 
     The derivative is straight-through by declaration.
 
-    NVFP4 is used with a second scale, one FP32 number for a tensor, which is the caller's:
-    `t = jnp.max(jnp.abs(x)) / (6 * 448); round_blocks(x / t, "nvfp4") * t`.
+    NVFP4 is used with a second scale, one FP32 number for a tensor, which is the caller's. In FP32,
+    and kept from zero: `t = jnp.maximum(jnp.max(jnp.abs(x)) / (6 * 448), 2.0**-126)`, and then
+    `round_blocks(x / t, "nvfp4") * t`.
 
     Args:
       x: [...] float32, bfloat16 or float16 (float64 under jax_enable_x64).
@@ -91,7 +92,7 @@ def _checked(
 ) -> tuple[formats.BlockFormat, jax.Array, Storage, int]:
     fmt = formats.get_block(fmt)
     array, storage = as_floats(x)
-    if not -array.ndim <= axis < array.ndim:
+    if not isinstance(axis, int) or not -array.ndim <= axis < array.ndim:
         raise ValueError(
             f"axis={axis}, but x has {array.ndim} axes: choose {-array.ndim} to {array.ndim - 1}."
             if array.ndim

@@ -85,12 +85,7 @@ def as_floats(x: jax.typing.ArrayLike) -> tuple[jax.Array, Storage]:
     dtype = getattr(x, "dtype", None)
     storage = _STORAGES.get(dtype) if dtype is not None else None
     if storage is None:
-        raise TypeError(
-            f"x is {type(x).__name__ if dtype is None else f'an array of {dtype}'}, but it is an "
-            f"array of {', '.join(map(str, _STORAGES))}. Convert it first, for instance with "
-            "jnp.asarray(x, jnp.float32), which rounds to FP32; jprec.formats.round_exact rounds "
-            "Python numbers exactly."
-        )
+        raise TypeError(_not_an_array_of_floats(x, dtype))
     if storage is _FP64 and not jax.config.read("jax_enable_x64"):
         raise TypeError(
             "x is float64, but JAX would make it float32 and so round it twice. Set "
@@ -101,11 +96,26 @@ def as_floats(x: jax.typing.ArrayLike) -> tuple[jax.Array, Storage]:
     return jnp.asarray(x, dtype=dtype), storage
 
 
+def _not_an_array_of_floats(x: object, dtype: np.dtype | None) -> str:
+    what = f"x is {type(x).__name__}" if dtype is None else f"x is an array of {dtype}"
+    taken = "an array of float32, bfloat16 or float16 (float64 under jax_enable_x64)"
+    if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+        way = "Convert it first, with x.astype(jnp.float32), which is exact."
+    else:
+        way = "Convert it first, with jnp.asarray(x, jnp.float32), which rounds to FP32."
+    return f"{what}, but it is {taken}. {way} jprec.formats.round_exact rounds Python numbers."
+
+
 def check_key(mode: str, key: jax.Array | None) -> None:
     """Raises ValueError unless there is a key if, and only if, the mode draws from it."""
     if (key is not None) != (mode == "stochastic"):
         needs = "uses no key; leave it out." if key is not None else "needs a key=jax.random.key()."
         raise ValueError(f"mode={mode!r} {needs}")
+    dtype = getattr(key, "dtype", None)
+    if key is not None and (
+        dtype is None or not (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == np.uint32)
+    ):
+        raise TypeError(f"key={key!r} is no PRNG key; pass jax.random.key(seed).")
 
 
 @functools.cache

@@ -98,6 +98,22 @@ def test_encode_rounds_by_the_oracle():
     assert formats.encode(math.nan, "fp16") == 0x7E00
 
 
+def test_arrays_are_encoded_and_decoded_number_by_number():
+    values = np.array([[1.5, -2.0], [math.inf, 1e-9]])
+    codes = formats.encode(values, "fp16")
+    assert (codes.dtype, codes.tolist()) == (np.uint16, [[0x3E00, 0xC000], [0x7C00, 0]])
+    np.testing.assert_array_equal(formats.decode(codes, "fp16"), np.float64(np.float16(values)))
+    assert formats.encode(values, "fp64").dtype == np.uint64
+    assert formats.decode(np.zeros((0, 2), int), "fp16").shape == (0, 2)
+    assert formats.decode(2**64 - 2**52, "fp64") == -math.inf
+
+
+@pytest.mark.parametrize("code", [1.5, "0x7bff", np.array([1.0])])
+def test_a_code_is_an_integer(code):
+    with pytest.raises(TypeError, match="is no integer"):
+        formats.decode(code, "fp16")
+
+
 def test_what_has_no_code_is_refused():
     with pytest.raises(ValueError, match="e2m1fn, which has no NaN"):
         formats.encode(math.nan, "e2m1fn")

@@ -90,6 +90,11 @@ def test_special_numbers_are_where_the_standards_put_them():
         ("bfloat16", "bf16"),
         ("float8_e4m3fn", "e4m3fn"),
         ("float4_e2m1fn", "e2m1fn"),
+        ("FP16", "fp16"),
+        ("BFloat16", "bf16"),
+        ("half", "fp16"),
+        ("binary32", "fp32"),
+        ("Binary8p4se", "binary8p4se"),
         ("e5m10", "fp16"),
         ("e8m10", "tf32"),
         (np.float32, "fp32"),
@@ -119,7 +124,10 @@ def test_formats_are_hashable_and_frozen():
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("FP16", "fp16"), ("bfloat61", "bfloat16"), ("e4m3fm", "e4m3fn"), ("tf23", "tf32")],
+    [
+        *(("bfloat61", "bfloat16"), ("e4m3fm", "e4m3fn"), ("tf23", "tf32")),
+        *(("fp8", "e4m3fn or e5m2"), ("FP4", "e2m1fn"), ("binary8p4", "binary8p4se")),
+    ],
 )
 def test_an_unknown_name_says_what_is_close(name, hint):
     with pytest.raises(ValueError, match=rf"unknown format '{name}'.*did you mean.*{hint}"):
@@ -135,8 +143,14 @@ def test_what_is_no_format_is_refused(name):
 def test_a_dtype_that_is_no_float_is_refused():
     with pytest.raises(ValueError, match="unknown format 'int32'"):
         formats.get(np.int32)
-    with pytest.raises(TypeError, match="does not name a format"):
-        formats.get(3.5)
+    for wrong in (3.5, None):
+        with pytest.raises(TypeError, match="does not name a format"):
+            formats.get(wrong)
+
+
+def test_a_block_format_is_said_to_be_one():
+    with pytest.raises(ValueError, match=r"'mxfp4' is no format of single numbers.*round_blocks"):
+        formats.get("mxfp4")
 
 
 @pytest.mark.parametrize(

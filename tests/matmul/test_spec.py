@@ -6,11 +6,15 @@ import pytest
 
 from jprec import matmul
 
+CANONICAL = [*matmul.names(), "tf32:toward_zero", "bf16:up", "e8m2:to_odd", "fp16+fp16"]
+CANONICAL += ["bf16x6:toward_zero", "tf32x3@a100", "fp16@v100+fp16", "e4m3fn+chunk128"]
+CANONICAL += ["fp16+fp16+kahan+chunk64", "bf16@native", "fp32+fp32", "fp32@native"]
 
-@pytest.mark.parametrize("name", [*matmul.names(), "tf32:toward_zero", "bf16:up", "e8m2:to_odd"])
+
+@pytest.mark.parametrize("name", CANONICAL)
 def test_a_spec_reads_back_from_its_own_spelling(name):
     spec = matmul.get(name)
-    assert str(spec) == name
+    assert str(spec) == name or name in ("fp16_acc16", "fp8_e4m3", "fp8_e5m2")
     assert matmul.get(str(spec)) == spec
     assert matmul.get(spec) is spec
 
@@ -38,15 +42,26 @@ def test_a_spec_is_a_static_argument():
     ("text", "message"),
     [
         ("tf23", "did you mean tf32"),
-        ("tf32x3", "did you mean tf32"),
+        ("tf33x3", "did you mean tf32x3"),
+        ("tf32x4", "products=4.*1, 3, 6, 9"),
+        ("fp32x3", "neither rounded nor split"),
+        ("fp16+fp17", r"\+fp17 is no accumulator.*\+chunk128"),
+        ("fp16+fp64", "sums are held in FP32"),
+        ("fp16+fp16+bf16", "says twice what its accumulator is"),
+        ("tf32:up:down", "says twice what its rounding is"),
+        ("fp16+kahan", r"as in '\+fp32\+kahan'"),
+        ("fp16@a100+kahan", "a tensor core carries no compensation"),
+        ("bf16@a100+fp16", "no tensor core.*bf16 and accumulates in fp16"),
+        ("fp16+chunk0", "at least 1 product"),
+        ("tf32:up@native", "leave rounding, kahan and chunk out"),
         ("tf32:nearest", "rounding='nearest'.*nearest_away"),
         ("bf16:stochastic", "would need a key"),
         ("tf32@a1000", "did you mean a100"),
         ("tf32@v100", "v100.*no tensor core.*multiplies tf32"),
         ("fp8_e4m3@a100", "a100.*no tensor core.*multiplies e4m3fn"),
         ("e4m3@h100", "no tensor core.*multiplies e4m3 .*e4m3fn to fp32"),
-        ("fp32@a100", "write 'fp32' alone"),
-        ("fp32:toward_zero", "write 'fp32' alone"),
+        ("fp32@a100", "write 'fp32' without a device"),
+        ("fp32:toward_zero", "neither rounded nor split"),
         ("fp64", "cannot hold all values of fp64"),
         ("e8m0fnu", "cannot hold all values of e8m0fnu"),
         ("tf32:", "ends where"),
@@ -67,5 +82,5 @@ def test_an_object_that_is_no_spec_is_refused():
 def test_a_built_spec_is_checked_as_a_spelled_one():
     with pytest.raises(ValueError, match="the name is 'bf16'"):
         matmul.MatmulSpec(operand_format="bfloat16")
-    with pytest.raises(ValueError, match="write 'fp32' alone"):
+    with pytest.raises(ValueError, match="write 'fp32' without a device"):
         matmul.MatmulSpec(operand_format="fp32", device="a100")

@@ -164,6 +164,17 @@ def test_transformations_give_the_same_bits_and_the_derivative_is_straight_throu
         assert_same_bits(rounder(x[:1]), want[:1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_recipe_for_nvfp4_with_a_tensors_scale_takes_any_tensor(dtype):
+    """docs/rounding.md: zeros, tiny and huge tensors too."""
+    for size in (0.0, 1e-40, 1e-3, 1.0, 3e4):
+        x = jnp.asarray(size * np.linspace(-1, 1, 32), dtype)
+        wide = x.astype(jnp.float32)
+        t = jnp.maximum(jnp.max(jnp.abs(wide)) / (6 * 448), 2.0**-126)
+        got = rounding.round_blocks(wide / t, "nvfp4") * t
+        assert float(jnp.max(jnp.abs(got - wide))) <= 0.2 * size
+
+
 @pytest.mark.parametrize(
     ("x", "options", "message"),
     [
@@ -171,6 +182,9 @@ def test_transformations_give_the_same_bits_and_the_derivative_is_straight_throu
         (jnp.ones(4), {"fmt": "mxfp4:round"}, "scale_rule='round'.*floor, nearest, ceil"),
         (jnp.ones(4), {"fmt": "nvfp4:floor"}, "gives powers of two"),
         (jnp.ones(4), {"fmt": "mxfp4", "axis": 1}, "axis=1, but x has 1 axes"),
+        (jnp.ones(4), {"fmt": "mxfp4", "axis": None}, "axis=None, but x has 1 axes"),
+        (jnp.ones(4), {"fmt": "mxfp8"}, "mxfp8_e4m3 or mxfp8_e5m2"),
+        (jnp.ones(4), {"fmt": "fp16"}, "are for round_to"),
         (jnp.ones(()), {"fmt": "mxfp4"}, "x is a scalar"),
         (jnp.ones(4), {"fmt": "mxfp4", "mode": "stochastic"}, "needs a key"),
     ],

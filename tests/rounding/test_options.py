@@ -79,6 +79,11 @@ def test_an_option_that_cannot_act_is_an_error(options, message):
         rounding.round_to(jnp.float32([1.0]), "fp16", **options)
 
 
+def test_a_key_is_a_key():
+    with pytest.raises(TypeError, match=r"key=3 is no PRNG key; pass jax.random.key"):
+        rounding.round_to(jnp.ones(2), "fp16", "stochastic", key=3)
+
+
 def test_a_format_without_subnormals_cannot_flush_them():
     with pytest.raises(ValueError, match="e8m0fnu has no subnormals"):
         rounding.round_to(jnp.float32([1.0]), "e8m0fnu", subnormals="flush_output")
@@ -88,7 +93,8 @@ def test_a_format_without_subnormals_cannot_flush_them():
     ("x", "message"),
     [
         (np.float64([1.0]), "round it twice"),
-        (np.int32([1]), "array of int32"),
+        (np.int32([1]), "array of int32.*rounds to FP32"),
+        (jnp.ones(2, jnp.float8_e4m3fn), "array of float8_e4m3fn.*which is exact"),
         (1.5, "x is float"),
         ([1.0], "x is list"),
     ],
