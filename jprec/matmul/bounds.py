@@ -39,7 +39,8 @@ def error_bound(spec: str | MatmulSpec, terms: int) -> Bound:
     (Jeannerod and Rump, "Improved error bounds for inner products in floating-point arithmetic",
     2013); for a tensor core ceil(K / L) ((L + 1) 2**-F + 2**-m), each of the L products and the
     accumulator being cut off at F fraction bits of the largest, and the sum at m bits (half of that
-    where it is rounded to nearest): to first order.
+    where it is rounded to nearest): to first order. Where the accumulator is added last,
+    each such addition errs by another u.
 
     Args:
       spec: A MatmulSpec or its spelling, not "@native".

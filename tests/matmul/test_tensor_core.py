@@ -100,6 +100,17 @@ def test_recorded_outputs_of_the_gpu_are_reproduced_without_exception(device, fm
         np.testing.assert_array_equal(bits(got), rows[f"d_{output}"])
 
 
+@pytest.mark.parametrize("fmt", FP8)
+def test_the_recorded_outputs_of_mma_sync_are_not_those_of_one_block_of_32(fmt):
+    """The control: what the order of FP8 by mma.sync is, these outputs tell."""
+    if not RECORDED.is_dir():
+        pytest.skip(f"the recorded outputs are not beside the repository: {RECORDED}")
+    rows = np.load(RECORDED / f"b200_{fmt.removesuffix('fn')}.npz")
+    for output in ("fp32", "fp16"):
+        got = run("b200", fmt, *(floats(rows[name]) for name in "abc"), output)
+        assert (bits(got) != rows[f"d_{output}"]).sum() > 250
+
+
 # First rows of the same data, so that some of it is always tested.
 # Device, format, terms, c, the results with FP32 and with FP16 output (None: not recorded).
 FP16_4 = "3bd5*38ca + 3c3e*b935 + b534*36bf + 3df8*34ec"
