@@ -16,7 +16,8 @@ _T4 = (
     "MS tables 4-5; the examples of Fasi et al., PeerJ Computer Science 7:e330, 2021, agree. The "
     "instruction m8n8k4 adds as on V100 (MS, code)"
 )
-# Of FP8 by mma.sync, MS has one block of 32 on Hopper, which the recorded outputs contradict.
+# Of FP8 by mma.sync, MS has one block of 32 on Hopper, which the recorded outputs contradict. The
+# least exponent is assumed to be that of FP16 operands, whose hardware does it.
 _KM_FIGURE_GPU = "KM figure 5c; reproduces the recorded outputs (GPU) bit for bit"
 _KM_FIGURE = (
     "KM figure 5c; no recorded outputs, but those of B200 in FP32 and of H100 in FP16 agree"
@@ -31,7 +32,6 @@ _TCGEN05_FP8 = "MS tables 4-5; deepseek-ai/DeepGEMM issue 176 also counts 25 bit
 _A100_SHEET = "NVIDIA A100 Tensor Core GPU data sheet, SXM, dense"
 _H100_SHEET = "NVIDIA H100 white paper, SXM5, dense, as tabulated by G. Lockwood, H100, 2024"
 _H200_NOTE = "same processor as H100 SXM5, other memory; G. Lockwood, H100, 2024"
-
 
 # Output format -> the least exponent of alignment, read off the code of MS. It shows only where all
 # terms are tiny, for FP8 with FP32 output never.
@@ -100,6 +100,7 @@ _HOPPER_CORES = (
 _WGMMA_FP8_CORES = _cores(
     "e4m3fn e5m2", 32, 13, _HOPPER_ON, fp32_sums="e8m13", fp32=_WGMMA_FP8, fp16=_KM_MS
 )
+
 _DEVICES = {
     device.name: device
     for device in (
