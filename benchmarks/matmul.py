@@ -24,7 +24,7 @@ SHAPES = {
     "16 of 64x128x128": ((16, 64, 128), (16, 128, 128)),
 }
 SPECS = ("fp32", "tf32", "tf32:toward_zero", "bf16", "fp16")
-DEVICE_SPECS = ("tf32@a100", "fp16@a100")
+DEVICE_SPECS = ("tf32@a100", "fp16@a100", "e4m3fn@h100", "e4m3fn@h100_mma", "e4m3fn@b200")
 #: A device is not timed where one call would take seconds.
 DEVICE_LIMIT = 2**28
 

@@ -9,8 +9,11 @@ from jprec import formats
 #: says so; "assumed": neither, taken over from a related device.
 Status: TypeAlias = Literal["measured", "documented", "assumed"]
 
-#: Output format -> how a block's exact sum becomes a value of it.
+#: Output format -> how a block's exact sum is rounded.
 _FINAL_ROUNDINGS = {"fp32": "toward_zero", "fp16": "nearest_even"}
+
+#: What FP8 operands are called elsewhere -> the format: OCP 8-bit Floating Point Specification 1.0.
+FP8_NAMES = {"fp8_e4m3": "e4m3fn", "fp8_e5m2": "e5m2"}
 
 
 def _check_status(owner: str, status: str) -> None:
@@ -50,7 +53,8 @@ class TensorCore:
     """The arithmetic of one fused block: `products` exact products and an accumulator, summed.
 
     The block aligns all its terms to the largest exponent among them, cuts each off below
-    `fraction_bits`, adds exactly, and rounds once: toward zero to FP32, to nearest even to FP16.
+    `fraction_bits`, adds exactly, and rounds once: toward zero, for FP16 output to nearest even.
+    Two blocks that add alike are equal, whatever is known about them.
 
     Attributes:
       input_format: Format of both operands.
@@ -58,6 +62,12 @@ class TensorCore:
       products: How many products one block sums, beside the accumulator.
       fraction_bits: Bits kept below the largest exponent when terms are aligned.
       min_exponent: Terms are never aligned to an exponent smaller than this.
+      sum_format: Format that a block's sum is rounded to: the output format, or one with fewer
+        bits of mantissa, whose values are then stored in the output format.
+      interleaved: False: blocks follow each other in ascending order, the accumulator being a term
+        of each. True: of every 2 * `products` products, those in even pairs (0 1, 4 5, ...) are
+        summed from 0, those in odd pairs on top of these, and the accumulator is added last, in
+        one addition of the output format that is rounded to nearest even.
       status: How this is known.
       source: Who says so.
     """
@@ -67,23 +77,42 @@ class TensorCore:
     products: int
     fraction_bits: int
     min_exponent: int
-    status: Status
-    source: str
+    sum_format: str
+    interleaved: bool = False
+    status: Status = dataclasses.field(compare=False)
+    source: str = dataclasses.field(compare=False)
 
     def __post_init__(self) -> None:
-        _check_status(f"tensor core for {self.input_format}", self.status)
+        owner = f"tensor core for {self.input_format}"
+        _check_status(owner, self.status)
         if self.output_format not in _FINAL_ROUNDINGS:
             raise ValueError(
-                f"tensor core for {self.input_format}: output_format={self.output_format!r}, but "
-                f"the known outputs are {', '.join(_FINAL_ROUNDINGS)}."
+                f"{owner}: output_format={self.output_format!r}, but the known outputs are "
+                f"{', '.join(_FINAL_ROUNDINGS)}."
             )
         if self.products < 1:
             raise ValueError(f"tensor core: products={self.products}, but a block has at least 1.")
+        sums, output = formats.get(self.sum_format), formats.get(self.output_format)
+        if sums.exponent_bits != output.exponent_bits or sums.mantissa_bits > output.mantissa_bits:
+            raise ValueError(
+                f"{owner}: sum_format={self.sum_format!r}, but sums are stored in {output.name}: "
+                f"it has {output.exponent_bits} bits of exponent and at most "
+                f"{output.mantissa_bits} of mantissa."
+            )
+        if self.interleaved and self.products % 2:
+            raise ValueError(
+                f"{owner}: products={self.products}, but interleaved blocks take whole pairs."
+            )
 
     @property
     def final_rounding(self) -> str:
-        """How a block's exact sum becomes a value of the output format."""
+        """How a block's exact sum becomes a value of `sum_format`."""
         return _FINAL_ROUNDINGS[self.output_format]
+
+    @property
+    def stride(self) -> int:
+        """How many products there are from one value of the accumulator to the next."""
+        return 2 * self.products if self.interleaved else self.products
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,7 +124,8 @@ class Device:
       title: What the vendor calls it.
       architecture: The family that shares its arithmetic, e.g. "Ampere".
       rates: Peak dense rates; empty where no figure with a source is at hand.
-      tensor_cores: The block of each pair of input and output format.
+      tensor_cores: The block of each pair of input and output format. Where the instructions of
+        one machine add differently, each is a device of its own, e.g. "h100" and "h100_mma".
 
     >>> from jprec import hardware
     >>> hardware.get("a100").tensor_core("tf32").products
@@ -114,7 +144,11 @@ class Device:
         return tuple(dict.fromkeys(core.input_format for core in self.tensor_cores))
 
     def tensor_core(self, input_format: str, output_format: str = "fp32") -> TensorCore:
-        """The block that multiplies `input_format` and accumulates in `output_format`."""
+        """The block that multiplies `input_format` and accumulates in `output_format`.
+
+        FP8 is "e4m3fn" or "fp8_e4m3", and "e5m2" or "fp8_e5m2".
+        """
+        input_format = FP8_NAMES.get(input_format, input_format)
         wanted = formats.get(input_format).name, formats.get(output_format).name
         for core in self.tensor_cores:
             if (core.input_format, core.output_format) == wanted:

@@ -6,6 +6,7 @@ from jprec.matmul.comparison import Comparison, compare
 from jprec.matmul.convolution import conv_general_dilated
 from jprec.matmul.device import tensor_core_dot
 from jprec.matmul.oracle import tensor_core_dot_exact
+from jprec.matmul.oracle_int64 import tensor_core_dot_int64
 from jprec.matmul.products import DimensionNumbers, dot_general, matmul
 from jprec.matmul.spec import MatmulSpec, get, names
 
@@ -25,4 +26,5 @@ __all__ = [
     "probabilistic_bound",
     "tensor_core_dot",
     "tensor_core_dot_exact",
+    "tensor_core_dot_int64",
 ]

@@ -39,7 +39,8 @@ def error_bound(spec: str | MatmulSpec, terms: int) -> Bound:
     (Jeannerod and Rump, "Improved error bounds for inner products in floating-point arithmetic",
     2013); for a tensor core ceil(K / L) ((L + 1) 2**-F + 2**-m), each of the L products and the
     accumulator being cut off at F fraction bits of the largest, and the sum at m bits (half of that
-    where it is rounded to nearest): to first order.
+    where it is rounded to nearest): to first order. Where the accumulator is added last,
+    each such addition errs by another u.
 
     Args:
       spec: A MatmulSpec or its spelling, not "@native".
@@ -130,12 +131,15 @@ def _of_sums(spec: MatmulSpec, terms: int) -> tuple[float, str, bool]:
 def _of_one_sum(spec: MatmulSpec, terms: int) -> tuple[float, str, bool]:
     core = spec.tensor_core
     if core is not None:
-        blocks = math.ceil(terms / core.products)
+        steps = math.ceil(terms / core.stride)
+        blocks = steps * core.stride // core.products
         aligned = (core.products + 1) * 2.0**-core.fraction_bits
-        bits = formats.get(core.output_format).mantissa_bits
+        bits = formats.get(core.sum_format).mantissa_bits
         last = 2.0 ** -(bits if core.final_rounding == "toward_zero" else bits + 1)
         rule = f"{blocks} ((L + 1) 2**-F + 2**-m), L = {core.products}, F = {core.fraction_bits}"
-        return blocks * (aligned + last), rule, True
+        late = formats.get(core.output_format).unit_roundoff if core.interleaved else 0.0
+        rule += ", and u for each accumulator that is added last" if core.interleaved else ""
+        return blocks * (aligned + last) + steps * late, rule, True
     u = formats.get(spec.accumulator or "fp32").unit_roundoff
     if spec.compensated:
         # Higham, "Accuracy and Stability of Numerical Algorithms", 2002, (4.8); a term of the order

@@ -24,9 +24,10 @@ def tensor_core_dot(
     """sum(a * b, -1) + c as the tensor core of `device` returns it, bit for bit.
 
     K is walked in ascending order, block by block; the last block is filled up with zeros. The
-    result of a block is the accumulator of the next. What enters: for "tf32" the low 13 bits of
-    float32 operands are ignored, as the instruction does; other input formats, and `c` for FP16
-    output, are rounded to nearest even where they are not values of the format already.
+    result of a block is the accumulator of the next. (FP8 by mma.sync adds in another order, see
+    `hardware.TensorCore`.) What enters: for "tf32" the low 13 bits of float32 operands are ignored,
+    as the instruction does; other input formats, and `c` for FP16 output, are rounded to nearest
+    even where they are not values of the format already; beyond the range of "e4m3fn" that is NaN.
 
     The model behind it is confirmed by outputs of the hardware for normal numbers; subnormal
     numbers, infinities and NaN follow published test suites and models (see `hardware`).
@@ -35,8 +36,10 @@ def tensor_core_dot(
       a: [..., K], floating-point, at most 32 bits wide.
       b: [..., K], likewise; leading axes broadcast.
       c: [...], the initial accumulator.
-      device: A name such as "a100", or a Device.
-      input_format: Format of `a` and `b` in the tensor core.
+      device: A name such as "a100", or a Device. FP8 depends on the instruction: "h100" is wgmma,
+        "h100_mma" mma.sync, see `hardware.get`.
+      input_format: Format of `a` and `b` in the tensor core. "e4m3" is read as "e4m3fn": no tensor
+        core takes the format with infinities that formats.get("e4m3") is.
       output_format: Format of accumulator and result, "fp32" or "fp16".
 
     Returns:
@@ -46,6 +49,7 @@ def tensor_core_dot(
     >>> tensor_core_dot([1.0, 1.0], [1.0, -(2.0**-24)], -1 + 2.0**-24, **a100).item()
     0.0
     """
+    input_format = "e4m3fn" if input_format == "e4m3" else input_format
     core = hardware.get(device).tensor_core(input_format, output_format)
     a, b = (_entering(x, core.input_format) for x in (a, b))
     c = _narrow(c)
@@ -111,8 +115,8 @@ def _nan_of(x: jax.Array, core: hardware.TensorCore) -> jax.Array:
 
 
 def _decoded(a: jax.Array, b: jax.Array, core: hardware.TensorCore) -> tuple[jax.Array, jax.Array]:
-    """[K, ...] float32 operands as words, K filled up to whole blocks."""
-    fill = -a.shape[0] % core.products
+    """[K, ...] float32 operands as words, K filled up to whole steps of the accumulator."""
+    fill = -a.shape[0] % core.stride
     a, b = (jnp.pad(x, [(0, fill)] + [(0, 0)] * (x.ndim - 1)) for x in (a, b))
     fmt = formats.get(core.input_format)
     first, second = accumulate.shifts(core)
@@ -143,4 +147,4 @@ def dot_general(
     c = jnp.zeros((rows.shape[1], rows.shape[2], columns.shape[2]), jnp.float32)
     total = accumulate.chain(a, b, c, core, outer=True)
     total = accumulate.with_specials(total.swapaxes(1, 2) if swap else total, special)
-    return total.reshape(shape)
+    return _nan_of(total, core).reshape(shape)

@@ -33,11 +33,34 @@ def tensor_core_dot_exact(
     out = np.empty(c.shape, np.float32)
     for index in np.ndindex(c.shape):
         total = np.float32(c[index])
-        for start in range(0, a.shape[-1], core.products):
-            end = start + core.products
-            total = _block(a[index][start:end], b[index][start:end], total, core)
+        for start in range(0, a.shape[-1], core.stride):
+            end = start + core.stride
+            total = _step(a[index][start:end], b[index][start:end], total, core)
         out[index] = total
     return out
+
+
+def _step(a: np.ndarray, b: np.ndarray, c: np.float32, core: hardware.TensorCore) -> np.float32:
+    """The accumulator `c` after the next `core.stride` products, or fewer at the end."""
+    if not core.interleaved:
+        return _block(a, b, c, core)
+    odd_pair = np.arange(len(a)) // 2 % 2 == 1
+    total = np.float32(0)
+    for half in (~odd_pair, odd_pair):
+        total = _block(a[half], b[half], total, core)
+    return _sum_of_two(total, c, core)
+
+
+def _sum_of_two(x: np.float32, y: np.float32, core: hardware.TensorCore) -> np.float32:
+    """x + y as one IEEE addition of the output format returns it; zero is +0."""
+    fmt = formats.get(core.output_format)
+    one = np.ones(2, np.float32)
+    not_finite = _not_finite(np.array([x, y]), one, np.float32(0), core)
+    if not_finite is not None:
+        return not_finite
+    (m, e), (n, f) = _take_apart(x, fmt), _take_apart(y, fmt)
+    unit = min(e, f)
+    return _rounded((m << (e - unit)) + (n << (f - unit)), unit, fmt, "nearest_even")
 
 
 def _block(a: np.ndarray, b: np.ndarray, c: np.float32, core: hardware.TensorCore) -> np.float32:
@@ -60,7 +83,7 @@ def _block(a: np.ndarray, b: np.ndarray, c: np.float32, core: hardware.TensorCor
     top = max([core.min_exponent, *(exponent for (m, _), exponent in terms if m != 0)])
     unit = top - core.fraction_bits
     total = sum(_cut_off(m, e - unit) for (m, e), _ in terms)
-    return _rounded(total, unit, output_format, core.final_rounding)
+    return _rounded(total, unit, formats.get(core.sum_format), core.final_rounding)
 
 
 def _not_finite(

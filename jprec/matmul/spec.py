@@ -18,7 +18,7 @@ _USUAL = (
 )
 
 #: Other spellings of the beginning of a spec.
-_SYNONYMS = {"fp16_acc16": "fp16+fp16", "fp8_e4m3": "e4m3fn", "fp8_e5m2": "e5m2"}
+_SYNONYMS = {"fp16_acc16": "fp16+fp16", **hardware.FP8_NAMES}
 
 #: What a spec looks like, for errors.
 _GRAMMAR = "FORMAT[x3|x6|x9][:rounding][@device][+ACCUMULATOR][+kahan][+chunkN]"
@@ -40,7 +40,8 @@ class MatmulSpec:
 
     Attributes:
       operand_format: Name of the format of both operands. "fp32" rounds nothing. A number beyond
-        the largest value of a format without infinity becomes NaN.
+        the largest value of a format without infinity becomes NaN, as in a cast of JAX: in e4m3fn
+        from 464 on. Conversion instructions saturate at 448 instead; for that, clip first.
       rounding: One of `formats.MODES`, how operands are rounded.
       products: 1; or 3, 6, 9 products of operands split into 2, 3, 3 summands, see `pairs`.
       device: Name of the device whose accumulator is emulated; "native" for this machine's own

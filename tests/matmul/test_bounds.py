@@ -11,6 +11,7 @@ SPECS = (
     *("fp32", "tf32", "tf32:toward_zero", "bf16", "fp16", "tf32x3", "bf16x3", "bf16x6"),
     *("fp16+fp16", "bf16+bf16", "fp32+fp32+kahan", "fp16+fp16+kahan", "fp16+fp16+chunk32"),
     *("tf32@a100", "fp16@v100", "fp16@h100", "bf16@h100", "fp16@h100+fp16", "bf16@a100+chunk64"),
+    *("e5m2@ada", "e5m2@h100", "e5m2@h100_mma", "e5m2@h100_mma+fp16", "e5m2@b200"),
 )
 TERMS = 256
 

@@ -22,6 +22,8 @@ def test_a_spec_reads_back_from_its_own_spelling(name):
 def test_spellings_of_one_spec_are_equal_and_hash_alike():
     assert matmul.get("tf32") == matmul.get("e8m10:nearest_away")
     assert len({matmul.get("bfloat16"), matmul.get("bf16:nearest_even"), matmul.get("bf16")}) == 1
+    assert matmul.get("fp8_e4m3@h100") == matmul.get("e4m3fn@h100")
+    assert str(matmul.get("fp8_e5m2:toward_zero@l40s")) == "e5m2:toward_zero@ada"
 
 
 def test_tf32_rounds_as_the_conversion_instruction_does_and_the_rest_to_even():
@@ -56,6 +58,8 @@ def test_a_spec_is_a_static_argument():
         ("bf16:stochastic", "would need a key"),
         ("tf32@a1000", "did you mean a100"),
         ("tf32@v100", "v100.*no tensor core.*multiplies tf32"),
+        ("fp8_e4m3@a100", "a100.*no tensor core.*multiplies e4m3fn"),
+        ("e4m3@h100", "no tensor core.*multiplies e4m3 .*e4m3fn to fp32"),
         ("fp32@a100", "write 'fp32' without a device"),
         ("fp32:toward_zero", "neither rounded nor split"),
         ("fp64", "cannot hold all values of fp64"),
