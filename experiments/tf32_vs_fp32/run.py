@@ -120,21 +120,22 @@ def pytorch_example(rows: int, size: int) -> dict[str, Any]:
     return found
 
 
-def predicted_speed(device: str) -> list[dict[str, Any]]:
-    """Least time of square products on the device: arithmetic at its peak rate."""
+def predicted_speed(device: str, size: int = 8192) -> list[dict[str, Any]]:
+    """Least time of a square product of FP32 matrices: arithmetic or memory at its peak rate."""
     chip = hardware.get(device)
+    assert chip.bandwidth is not None
+    memory = 1e3 * 3 * 4 * size**2 / (1e12 * chip.bandwidth.terabytes)
     found = []
     for name in ("fp32", "tf32"):
-        try:
-            rate = chip.rate(name)
-        except ValueError as error:
-            found.append({"format": name, "unknown": str(error)})
-            continue
+        rate = chip.rate(name)
+        arithmetic = 1e3 * 2 * size**3 / (1e12 * rate.teraflops)
         found.append(
             {
                 "format": name,
+                "size": size,
                 "peak_teraflops": rate.teraflops,
-                "milliseconds_at_8192": 2e-9 * 8192**3 / rate.teraflops,
+                "milliseconds": max(arithmetic, memory),
+                "limited_by": "arithmetic" if arithmetic > memory else "memory",
                 "status": rate.status,
                 "source": rate.source,
             }
@@ -190,10 +191,8 @@ def tables(result: dict[str, Any]) -> dict[str, str]:
             f"({low:.3g} … {high:.3g}) | {said} |"
         )
     speed = [
-        f"| {row['format']} | {row['peak_teraflops']:g} | {row['milliseconds_at_8192']:.2f} | "
-        f"{row['status']}: {row['source']} |"
-        if "unknown" not in row
-        else f"| {row['format']} | – | – | {row['unknown']} |"
+        f"| {row['format']} | {row['peak_teraflops']:g} | {row['milliseconds']:.2f} | "
+        f"{row['limited_by']} | {row['status']}: {row['source']} |"
         for row in result["predicted_speed"]
     ]
     return {
@@ -201,8 +200,8 @@ def tables(result: dict[str, Any]) -> dict[str, str]:
         "example": "\n".join(lines),
         "speed": "\n".join(
             [
-                "| operands | peak TFLOP/s | ms at 8192³, at best | known how |",
-                "|---|---:|---:|---|",
+                "| operands | peak TFLOP/s | ms at 8192³, at best | limited by | known how |",
+                "|---|---:|---:|---|---|",
                 *speed,
             ]
         ),

@@ -12,6 +12,7 @@ import jprec
 from jprec.cli import interruption
 from jprec.cli.explain import Explain
 from jprec.cli.formats import Formats
+from jprec.cli.hardware import Hardware
 from jprec.cli.matmul import Matmul
 from jprec.cli.probe import Probe
 from jprec.cli.report import Report
@@ -28,6 +29,7 @@ Exit status: 0 done, 1 a study whose control failed, 2 bad input, 130 interrupte
 VERBS = {
     "explain": Explain,
     "formats": Formats,
+    "hardware": Hardware,
     "matmul": Matmul,
     "study": StudyVerb,
     "probe": Probe,

@@ -2,13 +2,15 @@
 
 import difflib
 
-from jprec.hardware.description import Device, Rate, TensorCore
+from jprec.hardware.description import Bandwidth, Device, Rate, TensorCore
 
-# Sources, as they are cited below.
-# KM: Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv:2512.07004v2, table II.
-# MS: "MMA-Sim", arXiv:2511.10909v2, tables 4 and 5, and its code, release 2.1.1.
-# GPU: outputs of that device in north-numerical-computing/MATLAB-tensor-core at b12b5a7, folder
-#   model_validation; tests/matmul compares with them bit for bit.
+#: Sources by the letters by which they are cited.
+SOURCES = {
+    "KM": 'Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor Cores", arXiv:2512.07004v2',
+    "MS": '"MMA-Sim", arXiv:2511.10909v2, and its code, release 2.1.1',
+    "GPU": "outputs of the device in north-numerical-computing/MATLAB-tensor-core at b12b5a7, "
+    "model_validation; tests/matmul compares bit for bit",
+}
 _KM_MS_GPU = "KM table II, MS tables 4-5; reproduces the recorded outputs (GPU) bit for bit"
 _KM_MS_K4 = "KM table II, MS tables 4-5; the recorded outputs (GPU) sum only 4 products, and agree"
 _KM_MS = "KM table II, MS tables 4-5; no recorded outputs"
@@ -29,9 +31,14 @@ _WGMMA_FP8 = (
 _TCGEN05 = "MS tables 4-5 for tcgen05; recorded outputs (GPU), which are of mma.sync, agree"
 _TCGEN05_FP8 = "MS tables 4-5; deepseek-ai/DeepGEMM issue 176 also counts 25 bits; no outputs"
 
+_V100_SHEET = "NVIDIA V100 data sheet, SXM2"
+_T4_SHEET = "NVIDIA T4 data sheet"
 _A100_SHEET = "NVIDIA A100 Tensor Core GPU data sheet, SXM, dense"
+_A100_MEMORY = "NVIDIA A100 Tensor Core GPU data sheet, SXM with 80 GB (40 GB: 1.555)"
+_L40S_SHEET = "NVIDIA L40S data sheet, dense"
 _H100_SHEET = "NVIDIA H100 white paper, SXM5, dense, as tabulated by G. Lockwood, H100, 2024"
 _H200_NOTE = "same processor as H100 SXM5, other memory; G. Lockwood, H100, 2024"
+_B200_NOTE = "HGX B200 at 1000 W, dense, as tabulated by G. Lockwood, B200, 2025"
 
 # Output format -> the least exponent of alignment, read off the code of MS. It shows only where all
 # terms are tiny, for FP8 with FP32 output never.
@@ -78,6 +85,10 @@ def _cores(
     )
 
 
+def _bandwidth(terabytes: float, source: str) -> Bandwidth:
+    return Bandwidth(terabytes=terabytes, status="documented", source=source)
+
+
 def _rates(source: str, **teraflops: float) -> tuple[Rate, ...]:
     return tuple(
         Rate(format=fmt, teraflops=value, status="documented", source=source)
@@ -101,6 +112,12 @@ _WGMMA_FP8_CORES = _cores(
     "e4m3fn e5m2", 32, 13, _HOPPER_ON, fp32_sums="e8m13", fp32=_WGMMA_FP8, fp16=_KM_MS
 )
 
+_FP8 = ("e4m3fn", "e5m2")
+_HOPPER = {"fp32": 66.9, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4}
+_HOPPER |= dict.fromkeys(_FP8, 1978.9)
+_BLACKWELL = {"fp32": 80.0, "tf32": 1100.0, "fp16": 2250.0, "bf16": 2250.0}
+_BLACKWELL |= dict.fromkeys(_FP8, 4500.0)
+
 _DEVICES = {
     device.name: device
     for device in (
@@ -108,14 +125,16 @@ _DEVICES = {
             name="v100",
             title="NVIDIA V100",
             architecture="Volta",
-            rates=(),
+            rates=_rates(_V100_SHEET, fp32=15.7, fp16=125.0),
+            bandwidth=_bandwidth(0.9, _V100_SHEET),
             tensor_cores=_cores("fp16", 4, 23, _VOLTA, fp32=_KM_MS_GPU, fp16=_KM_MS_GPU),
         ),
         Device(
             name="t4",
             title="NVIDIA T4",
             architecture="Turing",
-            rates=(),
+            rates=_rates(_T4_SHEET, fp32=8.1, fp16=65.0),
+            bandwidth=_bandwidth(0.32, _T4_SHEET),
             tensor_cores=_cores("fp16", 8, 24, _TURING_TO_ADA, fp32=_T4, fp16=_T4),
         ),
         Device(
@@ -123,13 +142,23 @@ _DEVICES = {
             title="NVIDIA A100 SXM",
             architecture="Ampere",
             rates=_rates(_A100_SHEET, fp32=19.5, tf32=156.0, fp16=312.0, bf16=312.0),
+            bandwidth=_bandwidth(2.039, _A100_MEMORY),
             tensor_cores=_AMPERE_CORES,
         ),
         Device(
             name="ada",
             title="NVIDIA RTX 1000 Ada, L40S",
             architecture="Ada",
-            rates=(),
+            rates=_rates(
+                _L40S_SHEET,
+                fp32=91.6,
+                tf32=183.0,
+                fp16=362.05,
+                bf16=362.05,
+                e4m3fn=733.0,
+                e5m2=733.0,
+            ),
+            bandwidth=_bandwidth(0.864, _L40S_SHEET),
             tensor_cores=(
                 *_AMPERE_CORES,
                 *_cores(
@@ -147,7 +176,8 @@ _DEVICES = {
             name="h100",
             title="NVIDIA H100 SXM, FP8 by wgmma",
             architecture="Hopper",
-            rates=_rates(_H100_SHEET, fp32=66.9, tf32=494.7, fp16=989.4, bf16=989.4),
+            rates=_rates(_H100_SHEET, **_HOPPER),
+            bandwidth=_bandwidth(3.35, _H100_SHEET),
             tensor_cores=(*_HOPPER_CORES, *_WGMMA_FP8_CORES),
         ),
         Device(
@@ -155,6 +185,7 @@ _DEVICES = {
             title="NVIDIA H100 SXM, FP8 by mma.sync",
             architecture="Hopper",
             rates=(),
+            bandwidth=_bandwidth(3.35, _H100_SHEET),
             tensor_cores=(
                 *_HOPPER_CORES,
                 *_cores(
@@ -172,14 +203,16 @@ _DEVICES = {
             name="h200",
             title="NVIDIA H200 SXM, FP8 by wgmma",
             architecture="Hopper",
-            rates=_rates(_H200_NOTE, fp32=66.9, tf32=494.7, fp16=989.4, bf16=989.4),
+            rates=_rates(_H200_NOTE, **_HOPPER),
+            bandwidth=_bandwidth(4.8, _H200_NOTE),
             tensor_cores=(*_HOPPER_CORES, *_WGMMA_FP8_CORES),
         ),
         Device(
             name="b200",
             title="NVIDIA B200, by tcgen05",
             architecture="Blackwell",
-            rates=(),
+            rates=_rates(_B200_NOTE, **_BLACKWELL),
+            bandwidth=_bandwidth(8.0, _B200_NOTE),
             tensor_cores=(
                 *_cores("fp16", 16, 25, _HOPPER_ON, fp32=_TCGEN05, fp16=_TCGEN05),
                 *_cores("bf16", 16, 25, _HOPPER_ON, fp32=_TCGEN05),
@@ -192,6 +225,7 @@ _DEVICES = {
             title="NVIDIA B200, by mma.sync",
             architecture="Blackwell",
             rates=(),
+            bandwidth=_bandwidth(8.0, _B200_NOTE),
             tensor_cores=(
                 *_HOPPER_CORES,
                 *_cores(

@@ -49,6 +49,26 @@ class Rate:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Bandwidth:
+    """The peak bandwidth of a device's memory.
+
+    Attributes:
+      terabytes: In 1e12 bytes per second.
+      status: How this is known.
+      source: Who says so.
+    """
+
+    terabytes: float
+    status: Status
+    source: str
+
+    def __post_init__(self) -> None:
+        _check_status("bandwidth", self.status)
+        if not self.terabytes > 0:
+            raise ValueError(f"bandwidth: terabytes={self.terabytes}, but it is > 0.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorCore:
     """The arithmetic of one fused block: `products` exact products and an accumulator, summed.
 
@@ -124,6 +144,7 @@ class Device:
       title: What the vendor calls it.
       architecture: The family that shares its arithmetic, e.g. "Ampere".
       rates: Peak dense rates; empty where no figure with a source is at hand.
+      bandwidth: That of its memory; None where no figure with a source is at hand.
       tensor_cores: The block of each pair of input and output format. Where the instructions of
         one machine add differently, each is a device of its own, e.g. "h100" and "h100_mma".
 
@@ -136,6 +157,7 @@ class Device:
     title: str
     architecture: str
     rates: tuple[Rate, ...]
+    bandwidth: Bandwidth | None
     tensor_cores: tuple[TensorCore, ...]
 
     @property

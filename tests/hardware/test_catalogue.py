@@ -89,8 +89,8 @@ def test_unknown_names_say_what_is_close_and_what_is_known():
         hardware.get("A100x")
     with pytest.raises(ValueError, match=r"multiplies tf32 and accumulates in fp32.*fp16 to fp32"):
         hardware.get("v100").tensor_core("tf32")
-    with pytest.raises(ValueError, match="no peak rate with a source is known for fp16"):
-        hardware.get("v100").rate("fp16")
+    with pytest.raises(ValueError, match="no peak rate with a source is known for tf32"):
+        hardware.get("v100").rate("tf32")
 
 
 def test_descriptions_are_checked_when_they_are_built():
