@@ -127,8 +127,8 @@ def details(fmt: FormatLike, *, every_binade: bool = False) -> str:
         "smallest normal": _with_power(fmt.min_normal),
         "subnormal": _with_power(fmt.min_subnormal) if fmt.has_subnormals else "none",
         "epsilon": f"{_with_power(fmt.epsilon)}, the distance from 1 to the next value",
-        "unit roundoff": f"{_with_power(fmt.unit_roundoff)} = u; to nearest, a normal number's "
-        "relative error is at most u/(1 + u)",
+        "unit roundoff": f"u = {_with_power(fmt.unit_roundoff)}; for normal numbers, the relative "
+        "error to nearest is at most u/(1 + u)",
         "digits": f"{fmt.decimal_digits} survive decimal → {fmt.name} → decimal; p log₁₀2 = "
         f"{equivalent:.2f}; {round_trip} tell all values apart",
         "codes": _special_values(fmt),
