@@ -292,6 +292,8 @@ def _kind(value: float, fmt: FloatFormat) -> str:
 
 
 def _error(value: float, given: Fraction | float) -> float:
-    if math.isfinite(value) and is_finite(given):
+    if not is_finite(given):
+        return value - float(given)
+    if math.isfinite(value):
         return nearest_float(Fraction(value) - Fraction(given))
-    return value - nearest_float(given)
+    return value  # infinity is infinitely far from any number, however large; NaN is NaN

@@ -39,6 +39,8 @@ def given(e: "Explanation") -> str:
     nearest = nearest_float(e.given)
     if math.isfinite(nearest) and Fraction(nearest) == e.given:
         return short_exponent(repr(nearest))
+    if 0 < len(e.text) <= 30:
+        return e.text
     if max(e.given.numerator.bit_length(), e.given.denominator.bit_length()) > 80:
         return exact
     text = fraction(e.given)
