@@ -138,6 +138,7 @@ def mistakes() -> str:
     fp32, tf32, bf16, fp16 = (formats.get(name) for name in ("fp32", "tf32", "bf16", "fp16"))
     smallest = {f.name: _log2(f.min_subnormal) for f in (fp32, tf32, bf16, fp16)}
     power = formats.power
+    worst = abs(formats.explain("1.00048828125", fp16).relative_error)
 
     def reach(f: formats.FloatFormat) -> str:
         return f"{_whole(f.min_exponent)} − {f.mantissa_bits} = {_whole(smallest[f.name])}"
@@ -219,17 +220,18 @@ def mistakes() -> str:
         ],
         [
             "The machine epsilon is the largest rounding error.",
-            "Half of it is, relative to the number: u = 2⁻ᵖ.",
-            f"Neighbours just above 1 are ε = 2¹⁻ᵖ apart, and the nearest is at most half as far: "
-            f"FP16 ε = {_short(fp16.epsilon, 3)}, u = {_short(fp16.unit_roundoff, 3)}.",
+            "Relative to a normal number, the error is at most u/(1 + u), less than u = ε/2 = 2⁻ᵖ.",
+            "Neighbours just above 1 are ε = 2¹⁻ᵖ apart, and the nearest is at most half as far; "
+            f"the tie 1 + u is the worst. FP16: ε = {_short(fp16.epsilon, 3)}, u = "
+            f"{_short(fp16.unit_roundoff, 3)}, u/(1 + u) = {_short(worst, 6)}.",
             "`jprec explain 1.00048828125 --format fp16`",
         ],
         [
             "Small numbers are stored more accurately than large ones.",
-            "Their absolute error is smaller; relative to the number it is at most u for every "
+            "Their absolute error is smaller; relative to the number it is below u for every "
             "normal number.",
-            "Each binade is twice as wide as the one below and has as many values. Only subnormals "
-            "lose relative accuracy.",
+            "Each binade is twice as wide as the one below, and its values are twice as far apart. "
+            "Only subnormals lose relative accuracy.",
             "`jprec formats fp16`",
         ],
         [

@@ -1,7 +1,6 @@
 """`jprec explain`: how is this number stored?"""
 
 import dataclasses
-import math
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -9,6 +8,7 @@ import tyro
 
 from jprec import formats, records
 from jprec.cli.trouble import Trouble
+from jprec.cli.words import check_choice, format_names, terminal_width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,18 +16,23 @@ class Explain:
     """Shows a number as a format stores it: the steps, the bits, the neighbours, the error.
 
     With one format the whole derivation, with several a table. For instance:
+      jprec explain 43008.111
+      jprec explain 43008.111 --format fp16
+      jprec explain 1.5*2^-24 --format fp16,bf16 --mode toward_zero
+      jprec explain 0x7bff --format fp16
 
-    jprec explain 43008.111
-    jprec explain 43008.111 --format fp16
-    jprec explain 1.5*2^-24 --format fp16,bf16 --mode toward_zero
-    jprec explain 0x7bff --format fp16
+    An ulp is the distance between the values around NUMBER; where rounding carries into the next
+    binade, the spacing at the stored value is twice as large. In JSON, `ulp`, `below` and `above`
+    are those around NUMBER, `spacing`, `binade`, `neighbours` and `midpoints` those of the stored
+    value; `error` is value - NUMBER, `relative_error` error / |NUMBER|. Fractions are text, "1/3";
+    what is not defined is "NaN", and what there is not is null.
     """
 
     number: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NUMBER")]
     """A decimal, 1/3, 2^-24, 1.5*2^-24, 0x1.8p3, bits (0x7bff, 0b0_11110_1111111111), inf, nan."""
 
     format: Annotated[str, tyro.conf.arg(metavar="NAMES")] = "fp16,bf16,tf32,fp32"
-    """Formats, separated by commas. `jprec formats` lists them."""
+    """Formats, separated by commas or blanks. `jprec formats` lists them."""
 
     mode: Annotated[str, tyro.conf.arg(metavar="MODE")] = "nearest_even"
     """Rounding: nearest_even, nearest_away, toward_zero, up, down or to_odd."""
@@ -40,23 +45,38 @@ class Explain:
 
     def run(self) -> int:
         """Prints the explanation; 0."""
+        self._check()
+        number, names = self.number.strip(), format_names([self.format])
         try:
-            number = formats.read(self.number)
+            formats.read(number)  # before the formats: it comes first on the command line, too
             explained = [
-                formats.explain(number, name.strip(), self.mode, overflow=self.overflow)
-                for name in self.format.split(",")
+                formats.explain(number, name, self.mode, overflow=self.overflow) for name in names
             ]
         except ValueError as error:
             raise Trouble(str(error)) from error
         if self.json:
             print(records.dumps([_for_machines(e) for e in explained], indent=1))
         elif len(explained) == 1:
-            print(explained[0])
+            width = terminal_width()
+            print(explained[0] if width is None else explained[0].wrapped(width))
         else:
             rule = "" if self.overflow == "format" else f", overflow {self.overflow}"
-            print(f"{self.number.strip()}, {self.mode}{rule}\n")
-            print(formats.side_by_side(explained))
+            print(f"{number}, {self.mode}{rule}\n")
+            print(formats.side_by_side(explained, terminal_width()))
         return 0
+
+    def _check(self) -> None:
+        """Refuses modes, rules and lists of formats that are none."""
+        if self.mode == "stochastic":
+            raise Trouble(
+                "--mode stochastic goes by chance and needs a key, which a command has not: "
+                "jprec.rounding.round_to(x, format, 'stochastic', key=key) rounds so. "
+                f"Here there are {', '.join(formats.MODES)}."
+            )
+        check_choice("--mode", self.mode, formats.MODES)
+        check_choice("--overflow", self.overflow, formats.OVERFLOWS)
+        if not format_names([self.format]):
+            raise Trouble("--format names no format; `jprec formats` lists them.")
 
 
 def _exact(number: Fraction | float) -> str:
@@ -77,6 +97,7 @@ def _for_machines(e: formats.Explanation) -> dict[str, Any]:
         "code": e.code,
         "bits": e.bits,
         "kind": e.kind,
+        "quiet": e.quiet,
         "value": e.value,
         "fraction": None if e.fraction is None else str(e.fraction),
         "exponent": e.exponent,
@@ -93,5 +114,5 @@ def _for_machines(e: formats.Explanation) -> dict[str, Any]:
         ],
         "error": e.error,
         "error_in_ulps": e.error_in_ulps,
-        "relative_error": None if math.isnan(e.relative_error) else e.relative_error,
+        "relative_error": e.relative_error,
     }

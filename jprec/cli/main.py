@@ -1,6 +1,5 @@
 """The command line: reads the words, calls the room, turns what happened into an exit status."""
 
-import difflib
 import io
 import sys
 from collections.abc import Sequence
@@ -18,10 +17,15 @@ from jprec.cli.probe import Probe
 from jprec.cli.report import Report
 from jprec.cli.study import StudyVerb
 from jprec.cli.trouble import Trouble
+from jprec.cli.words import joined_formats, meant
 
-DESCRIPTION = """A laboratory for floating-point precision in JAX.
+DESCRIPTION = """A laboratory for floating-point precision in JAX. For instance:
+  jprec explain 43008.111
+  jprec formats
+  jprec study --list
+  jprec probe
 
-`jprec --version` prints the version.
+More about a verb: `jprec VERB --help`. The version: `jprec --version`.
 
 Exit status: 0 done, 1 a study whose control failed, 2 bad input, 130 interrupted."""
 
@@ -45,6 +49,10 @@ def main(words: Sequence[str] | None = None) -> None:
     if words == ["--version"]:
         print(f"jprec {jprec.__version__}")
         sys.exit(0)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    if words[:1] == ["explain"]:
+        words = joined_formats(words)
     try:
         _check_verb(words)
         status = _run(words)
@@ -62,14 +70,22 @@ def main(words: Sequence[str] | None = None) -> None:
 def _check_verb(words: Sequence[str]) -> None:
     """Names the verb that a misspelt one resembles."""
     if words and not words[0].startswith("-") and words[0] not in VERBS:
-        close = difflib.get_close_matches(words[0], VERBS, n=1)
-        meant = f"did you mean {close[0]}? " if close else ""
-        raise Trouble(f"no verb {words[0]!r}; {meant}There are {', '.join(VERBS)}.")
+        hint = meant(words[0], VERBS)
+        raise Trouble(f"no verb {words[0]!r}; {hint}There are {', '.join(VERBS)}.")
+
+
+def _first_line(verb: type, *, brief: bool) -> str | None:
+    return (verb.__doc__ or "").partition("\n")[0] if brief else None
 
 
 def _run(words: Sequence[str]) -> int:
     """Reads the words, runs the verb, and gives its exit status."""
-    verbs = (Annotated[verb, tyro.conf.subcommand(name)] for name, verb in VERBS.items())
+    # The help of all verbs has their first lines, the help of one its whole text.
+    brief = not words or words[0] not in VERBS
+    verbs = (
+        Annotated[verb, tyro.conf.subcommand(name, description=_first_line(verb, brief=brief))]
+        for name, verb in VERBS.items()
+    )
     verb: Any = tyro.cli(
         Union[tuple(verbs)],  # type: ignore[arg-type]  # noqa: UP007
         prog="jprec",

@@ -5,14 +5,19 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from jprec.formats.explanation import Explanation
-from jprec.formats.notation import decimal, fraction, power, rough, short, telling_digits
+from jprec.formats.explanation_text import error_text
+from jprec.formats.notation import decimal, fraction, in_units, power, short, telling_digits
 
 #: Columns are put below one another rather than beyond this width.
 WIDTH = 118
 
 
-def side_by_side(explanations: Sequence[Explanation]) -> str:
+def side_by_side(explanations: Sequence[Explanation], width: int | None = None) -> str:
     """A table with a row for each fact and a column for each explanation.
+
+    "spacing" is that of the value's binade, "ulp of number" that around the number given; they
+    differ where rounding carries into the next binade. Columns that do not fit into `width`,
+    `WIDTH` by default, stand below the others.
 
     >>> from jprec.formats.explanation import explain
     >>> print(side_by_side([explain("nan", "fp16"), explain("nan", "e2m1fn")]))
@@ -22,7 +27,7 @@ def side_by_side(explanations: Sequence[Explanation]) -> str:
     exponent bits  11111       –
     fraction bits  1000000000  –
     code           0x7e00      –
-    kind           nan         has no NaN
+    kind           quiet nan   has no NaN
     value          nan         –
     """
     columns = [[e.format.name, *(fact(e) for fact in _FACTS.values())] for e in explanations]
@@ -31,12 +36,12 @@ def side_by_side(explanations: Sequence[Explanation]) -> str:
     blocks: list[list[list[str]]] = [[]]
     used = first
     for column in columns:
-        width = 2 + max(map(len, column))
-        if blocks[-1] and used + width > WIDTH:
+        room = 2 + max(map(len, column))
+        if blocks[-1] and used + room > (width or WIDTH):
             blocks.append([])
             used = first
         blocks[-1].append(column)
-        used += width
+        used += room
     return "\n\n".join(_lines(labels, block) for block in blocks)
 
 
@@ -84,11 +89,18 @@ def _binade(e: Explanation) -> str:
     return f"[{low}, {power(e.exponent + (1 if e.binade[0] else 0))})"
 
 
-def _spacing(e: Explanation) -> str:
-    if not math.isfinite(e.spacing):
+def _kind(e: Explanation) -> str:
+    if e.code is None:
+        return "has no NaN"
+    return e.kind if e.quiet is None else f"{'quiet' if e.quiet else 'signalling'} {e.kind}"
+
+
+def _distance(distance: float) -> str:
+    """A power of two, as such and in decimal; nothing for NaN."""
+    if not math.isfinite(distance):
         return _NOTHING
-    exponent = math.frexp(e.spacing)[1] - 1
-    return f"{power(exponent)} = {short(e.spacing)}"
+    exponent = math.frexp(distance)[1] - 1
+    return f"{power(exponent)} = {short(distance)}"
 
 
 def _midpoint(e: Explanation, side: int) -> str:
@@ -112,13 +124,13 @@ def _ties(e: Explanation) -> str:
 def _error(e: Explanation) -> str:
     if e.exact_error is None:
         return _relative(e.error)
-    return rough(e.exact_error, 6) if e.exact_error else "0"
+    return error_text(e) if e.exact_error else "0"
 
 
 def _error_in_ulps(e: Explanation) -> str:
     if not e.exact_error:
         return _relative(e.error_in_ulps)
-    return rough(e.exact_error / Fraction(e.ulp), 3)
+    return in_units(e.exact_error, Fraction(e.ulp))
 
 
 def _relative(number: float) -> str:
@@ -138,17 +150,18 @@ _FACTS: dict[str, Callable[[Explanation], str]] = {
     "code": lambda e: (
         _NOTHING if e.code is None else f"0x{e.code:0{math.ceil(e.format.bits / 4)}x}"
     ),
-    "kind": lambda e: "has no NaN" if e.code is None else e.kind,
+    "kind": _kind,
     "exponent": _exponent,
     "value": lambda e: _NOTHING if e.code is None else _number(e, e.value),
     "exactly": lambda e: _NOTHING if e.fraction is None else fraction(e.fraction),
     "binade": _binade,
-    "spacing (ulp)": _spacing,
+    "spacing": lambda e: _distance(e.spacing),
     "neighbour below": lambda e: _number(e, e.neighbours[0]),
     "neighbour above": lambda e: _number(e, e.neighbours[1]),
     "midpoint below": lambda e: _midpoint(e, 0),
     "midpoint above": lambda e: _midpoint(e, 1),
     "ties go": _ties,
+    "ulp of number": lambda e: _only_numbers(e, _distance(e.ulp)),
     "error": lambda e: _only_numbers(e, _error(e)),
     "error in ulp": lambda e: _only_numbers(e, _error_in_ulps(e)),
     "relative error": lambda e: _only_numbers(e, _relative(e.relative_error)),

@@ -40,6 +40,7 @@ class Explanation:
 
     Attributes:
       given: The number as it was given, exactly: a nonzero Fraction, or the float 0, inf or NaN.
+      text: As it was written, if it was text.
       format: The format that stores it.
       mode: The rounding mode.
       overflow: The overflow rule.
@@ -47,7 +48,9 @@ class Explanation:
       bits: The code in binary, its fields separated: "0 11110 0101000000"; empty without a code.
       kind: "normal", "subnormal", "zero", "infinity", "nan", or "no code".
       value: The stored value.
-      ulp: Distance between the values of the format around `given` (NaN if that is not finite).
+      ulp: Unit in the last place of `given`: the distance between the values of the format around
+        it (NaN if it is not finite). Where rounding carries into the next binade, `spacing`, that
+        of the stored value, is twice as large.
       below: Largest value of the format less than `given`; None if there is none.
       above: Smallest value of the format greater than `given`; None if there is none.
       error: `value - given`, rounded to float64 once.
@@ -65,10 +68,14 @@ class Explanation:
     below: float | None
     above: float | None
     error: float
+    text: str = ""
 
     @property
     def error_in_ulps(self) -> float:
-        """`error / ulp`: at most 1/2 in magnitude where a nearest mode did not overflow."""
+        """`error / ulp`, in ulps of `given`, rounded to float64 once.
+
+        At most 1/2 in magnitude where a nearest mode did not overflow.
+        """
         if self.exact_error is None:
             return self.error / self.ulp
         return nearest_float(self.exact_error / Fraction(self.ulp))
@@ -107,6 +114,16 @@ class Explanation:
         return None if self.code is None else self.code & (2**self.format.mantissa_bits - 1)
 
     @property
+    def quiet(self) -> bool | None:
+        """Whether the NaN is quiet, or signalling; None for numbers, and where no standard says.
+
+        In IEEE-like formats the first bit of the fraction tells (IEEE 754-2019, 6.2.1).
+        """
+        if self.kind != "nan" or self.format.specials != "ieee" or self.mantissa is None:
+            return None
+        return bool(self.mantissa >> (self.format.mantissa_bits - 1))
+
+    @property
     def exponent(self) -> int | None:
         """The power of two that the significand is multiplied by; subnormals share the smallest."""
         if self.kind not in ("normal", "subnormal"):
@@ -127,7 +144,10 @@ class Explanation:
 
     @property
     def spacing(self) -> float:
-        """Distance to the next value away from zero; NaN if the value is not finite."""
+        """Distance from the stored value to the next one away from zero; NaN if it is not finite.
+
+        `ulp` is that around the number given.
+        """
         if not math.isfinite(self.value):
             return math.nan
         magnitude = abs(Fraction(self.value)) or Fraction(self.format.min_subnormal)
@@ -170,6 +190,10 @@ class Explanation:
     def __str__(self) -> str:
         return teach(self)
 
+    def wrapped(self, width: int) -> str:
+        """The explanation as `str` gives it, its lines wrapped at `width`."""
+        return teach(self, width)
+
 
 def explain(
     value: Number | BitPattern,
@@ -202,6 +226,7 @@ def explain(
       └ sign  0: +
     <BLANKLINE>
       value       43008 = (1 + 320/1024) × 2¹⁵
+      ulp         2⁵ = 32, the spacing around the number given
       error       -0.111 = -0.00347 ulp; relative -2.58e-6 (unit roundoff 2⁻¹¹ = 0.000488)
       binade      [2¹⁵, 2¹⁶) = [32768, 65536): 1024 values, 2⁵ = 32 apart
       neighbours  42976 below, 43040 above
@@ -211,10 +236,11 @@ def explain(
       ├───────────────────────────┼───────────────────────────┤
       ▲ 43008.111
     """
-    fmt = get(fmt)
+    fmt, text = get(fmt), value.strip() if isinstance(value, str) else ""
     if isinstance(value, str):
         value = read(value)
     if isinstance(value, BitPattern):
+        text = text or value.text
         code: int | None = value.code_in(fmt)
         stored = decode(value.code, fmt)
         given = to_exact(stored)
@@ -235,6 +261,7 @@ def explain(
         below=neighbour(given, fmt, "down"),
         above=neighbour(given, fmt, "up"),
         error=_error(stored, given),
+        text=text,
     )
 
 
@@ -265,6 +292,8 @@ def _kind(value: float, fmt: FloatFormat) -> str:
 
 
 def _error(value: float, given: Fraction | float) -> float:
-    if math.isfinite(value) and is_finite(given):
+    if not is_finite(given):
+        return value - float(given)
+    if math.isfinite(value):
         return nearest_float(Fraction(value) - Fraction(given))
-    return value - nearest_float(given)
+    return value  # infinity is infinitely far from any number, however large; NaN is NaN

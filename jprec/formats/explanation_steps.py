@@ -1,18 +1,24 @@
 """The steps from a number to its fields, as a teacher writes them on the board."""
 
 import math
-import textwrap
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from jprec.formats.notation import binary, count, decimal, fraction, power, rough, short_exponent
+from jprec.formats.notation import (
+    binary,
+    count,
+    decimal,
+    fraction,
+    in_units,
+    power,
+    short_exponent,
+)
 from jprec.formats.oracle import floor_log2, nearest_float, unit_in_last_place
 
 if TYPE_CHECKING:
     from jprec.formats.explanation import Explanation
 
-#: Width of the text and of its labels.
-WIDTH = 104
+#: Width of the labels.
 LABEL = 12
 
 #: Bits shown beyond those that are kept.
@@ -20,11 +26,8 @@ _CUT_BITS = 8
 
 
 def row(label: str, text: str) -> str:
-    """A line with its label, wrapped."""
-    start = f"  {label:<{LABEL}}"
-    return textwrap.fill(
-        start + text, WIDTH, subsequent_indent=" " * len(start), break_long_words=False
-    )
+    """A line with its label."""
+    return f"  {label:<{LABEL}}{text}"
 
 
 def given(e: "Explanation") -> str:
@@ -36,6 +39,8 @@ def given(e: "Explanation") -> str:
     nearest = nearest_float(e.given)
     if math.isfinite(nearest) and Fraction(nearest) == e.given:
         return short_exponent(repr(nearest))
+    if 0 < len(e.text) <= 30:
+        return e.text
     if max(e.given.numerator.bit_length(), e.given.denominator.bit_length()) > 80:
         return exact
     text = fraction(e.given)
@@ -74,24 +79,36 @@ def _rounding(e: "Explanation", exponent: int) -> list[str]:
         shown += f"   ({power(used)} is the smallest exponent: subnormal)"
     if not rest:
         return [row("rounding", shown), row("", "nothing is left over")]
-    half = ("less than a half", "a tie", "more than a half")[
-        1 + (rest > Fraction(1, 2)) - (rest < Fraction(1, 2))
-    ]
     stored = abs(Fraction(e.value)) if math.isfinite(e.value) else None
     outcome = {kept * unit: "; it is cut off", (kept + 1) * unit: "; one is added to the last bit"}
     done = outcome.get(stored, "") if stored is not None and (kept or fmt.has_zero) else ""
     if e.exponent is not None and stored == (kept + 1) * unit and e.exponent > used:
         done += f", which carries to {power(e.exponent)}"
-    return [row("rounding", shown), row("", f"left over: {_share(rest)} ulp, {half}{done}")]
+    # Past the last binade the ulp stays that of the last one, but rounding goes by a wider step.
+    step = "ulp" if unit == Fraction(e.ulp) else f"of {power(floor_log2(unit))}"
+    left = f"left over: {in_units(rest, Fraction(1))} {step}{_reason(e, rest)}{done}"
+    return [row("rounding", shown), row("", left)]
 
 
-def _share(rest: Fraction) -> str:
-    """A share of an ulp with the digits that tell it from 0, 1/2 and 1, where 17 suffice."""
-    for digits in range(3, 18):
-        text = rough(rest, digits)
-        if rest == Fraction(1, 2) or Fraction(text) not in (0, Fraction(1, 2), 1):
-            return text
-    return f"about {text}"
+def _reason(e: "Explanation", rest: Fraction) -> str:
+    """Why the mode cuts off `rest`, a share of an ulp, or adds one."""
+    if not e.mode.startswith("nearest"):
+        return f"; {_DIRECTED[e.mode][e.given < 0]}"
+    if rest == Fraction(1, 2):
+        return ", a tie"
+    return f", {'less' if rest < Fraction(1, 2) else 'more'} than a half"
+
+
+_ODD = "to_odd takes the neighbour whose code ends in 1, whatever is left over"
+_INWARD, _OUTWARD = "which is toward zero here", "which is away from zero here"
+
+#: Mode that does not go by the half -> what it does with a positive number, and a negative one.
+_DIRECTED = {
+    "toward_zero": ("toward_zero never adds one",) * 2,
+    "up": (f"up goes toward +∞, {_OUTWARD}", f"up goes toward +∞, {_INWARD}"),
+    "down": (f"down goes toward -∞, {_INWARD}", f"down goes toward -∞, {_OUTWARD}"),
+    "to_odd": (_ODD, _ODD),
+}
 
 
 def _exponent_steps(e: "Explanation") -> list[str]:

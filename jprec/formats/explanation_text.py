@@ -1,29 +1,58 @@
 """What a teacher would write on the board about a number in a format."""
 
 import math
+import textwrap
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from jprec.formats.explanation_steps import fields, given, row, steps
-from jprec.formats.notation import count, decimal, fraction, power, rough, short, telling_digits
+from jprec.formats.description import FloatFormat
+from jprec.formats.explanation_steps import LABEL, fields, given, row, steps
+from jprec.formats.neighbours import values_in_binade
+from jprec.formats.notation import (
+    count,
+    decimal,
+    fraction,
+    in_units,
+    power,
+    rough,
+    short,
+    telling_digits,
+)
 from jprec.formats.oracle import floor_log2, nearest_float, round_exact, unit_in_last_place
 
 if TYPE_CHECKING:
     from jprec.formats.explanation import Explanation
 
-#: Width of the number line between two neighbours.
-_LINE = 56
+#: Width of the text, and of the number line between two neighbours.
+WIDTH, _LINE = 104, 56
+
+#: A number that was written longer than this is not repeated as it was written.
+_LONGEST_TITLE = 40
 
 
-def teach(e: "Explanation") -> str:
-    """The explanation as text: the steps, the fields, and the value among its neighbours."""
+def teach(e: "Explanation", width: int | None = None) -> str:
+    """The explanation as text: the steps, the fields, and the value among its neighbours.
+
+    Lines are wrapped at `width`, `WIDTH` by default, where they have a blank.
+    """
     fmt = e.format
     widths = {"sign": int(fmt.signed), "exponent": fmt.exponent_bits, "fraction": fmt.mantissa_bits}
     bits = " + ".join(f"{width} {name}" for name, width in widths.items() if width)
     rule = "" if e.overflow == "format" else f", overflow {e.overflow}"
-    heading = f"{given(e)} in {fmt.name} ({bits} bits, bias {fmt.bias}), {e.mode}{rule}"
+    title = e.text if 0 < len(e.text) <= _LONGEST_TITLE else given(e)
+    heading = f"{title} in {fmt.name} ({bits} bits, bias {fmt.bias}), {e.mode}{rule}"
     blocks = [[heading], steps(e), fields(e), _facts(e), _number_line(e)]
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    return "\n\n".join(
+        "\n".join(_wrapped(line, width or WIDTH) for line in block) for block in blocks if block
+    )
+
+
+def _wrapped(line: str, width: int) -> str:
+    """The line, broken at blanks where it is too long; what follows stands beside the labels."""
+    if len(line) <= width:
+        return line
+    indent = " " * (2 + LABEL)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False)
 
 
 def _number(e: "Explanation", value: Fraction | float | None, digits: int = 24) -> str:
@@ -42,7 +71,7 @@ def _facts(e: "Explanation") -> list[str]:
         return []
     rows = [("value", _value(e)), ("", _note(e))]
     if e.exact_error is not None and e.given:
-        rows.append(("error", _error(e)))
+        rows += [("ulp", _ulp(e) if e.exact_error else ""), ("error", _error(e))]
     if e.binade:
         rows.append(("binade", _binade(e)))
     if e.kind != "nan":
@@ -55,6 +84,8 @@ def _facts(e: "Explanation") -> list[str]:
 def _value(e: "Explanation") -> str:
     """The stored value in decimal, as significand times power, and as a fraction."""
     shown = _number(e, e.value, 60)
+    if e.quiet is not None:
+        return f"{shown} ({'quiet' if e.quiet else 'signalling'}: first fraction bit {e.quiet:d})"
     if e.exponent is None:
         return shown
     sign, part = "-" if e.value < 0 else "", f"{e.mantissa}/{count(e.format.mantissa_bits)}"
@@ -111,10 +142,36 @@ def _overflow(e: "Explanation") -> str:
     return f"{e.mode} gives {decimal(far)} {where}"
 
 
+def _ulp(e: "Explanation") -> str:
+    """The unit in the last place of the number that was given."""
+    ulp = Fraction(e.ulp)
+    inside = unit_in_last_place(abs(Fraction(e.given)), e.format) == ulp
+    where = "around the number given" if inside else "of the last binade"
+    return f"{_power_and_plain(ulp)}, the spacing {where}"
+
+
+def _power_and_plain(number: Fraction) -> str:
+    """A power of two, as such and in decimal."""
+    return f"{power(floor_log2(number))} = {decimal(number)}".replace("= ≈", "≈ ")
+
+
+def error_text(e: "Explanation") -> str:
+    """The error with six digits, or so many more that it is not taken for half an ulp or one."""
+    assert e.exact_error is not None
+    ulp = Fraction(e.ulp)
+    for digits in range(6, 18):
+        text = rough(e.exact_error, digits)
+        shown = abs(Fraction(text))
+        if shown == abs(e.exact_error) or shown not in (ulp / 2, ulp):
+            return text
+    return f"about {text}"
+
+
 def _error(e: "Explanation") -> str:
     if not e.exact_error:
         return "0, exact"
-    text = f"{rough(e.exact_error, 6)} = {rough(e.exact_error / Fraction(e.ulp), 3)} ulp; "
+    ulp = Fraction(e.ulp)
+    text = f"{error_text(e)} = {in_units(e.exact_error, ulp)} ulp; "
     text += f"relative {short(e.relative_error)}"
     if e.kind == "normal" and e.mode.startswith("nearest"):
         text += f" (unit roundoff {power(-e.format.precision)} = {short(e.format.unit_roundoff)})"
@@ -132,10 +189,19 @@ def _binade(e: "Explanation") -> str:
     plain = f" = [{ends[0]}, {ends[1]})" if exact and top > 1 else ""
     if e.format.mantissa_bits == 0:
         return f"{powers}{plain}: 1 value"
-    spacing = Fraction(e.spacing)
-    apart = f"{power(floor_log2(spacing))} = {decimal(spacing)}".replace("= ≈", "≈ ")
-    values = count(e.format.mantissa_bits)
-    return f"{powers}{plain}: {values} values, {apart} apart"
+    if low:
+        values = f"{_how_many(e.format, values_in_binade(e.format, top - 1))} values"
+    else:
+        values = f"0 and {_how_many(e.format, 2**e.format.mantissa_bits - 1)} values"
+    return f"{powers}{plain}: {values}, {_power_and_plain(Fraction(e.spacing))} apart"
+
+
+def _how_many(fmt: FloatFormat, values: int) -> str:
+    """A count of values, as a power of two where it is a large one, and 2²³ - 1 where it is not."""
+    missing = 2**fmt.mantissa_bits - values
+    if missing and fmt.mantissa_bits > 10:
+        return f"{count(fmt.mantissa_bits)} - {missing}"
+    return count(fmt.mantissa_bits) if not missing else str(values)
 
 
 def _midpoints(e: "Explanation") -> str:

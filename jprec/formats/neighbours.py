@@ -17,6 +17,15 @@ def spacing_around(given: Fraction | float, fmt: FloatFormat) -> float:
     return float(unit_in_last_place(min(magnitude, Fraction(fmt.max)), fmt))
 
 
+def values_in_binade(fmt: FloatFormat, exponent: int) -> int:
+    """How many positive values `fmt` has from 2**exponent up to, not including, twice that.
+
+    Those are 2**mantissa_bits, except where codes at the end of the last binade are set aside.
+    """
+    full, low = 2**fmt.mantissa_bits, Fraction(2) ** exponent
+    return min(full, int((Fraction(fmt.max) - low) // (low / full)) + 1)
+
+
 def is_finite(number: Fraction | float) -> bool:
     """Whether the number is neither infinite nor NaN."""
     return isinstance(number, Fraction) or math.isfinite(number)

@@ -21,7 +21,7 @@ def power(exponent: int) -> str:
 
 
 def decimal(number: Fraction | float, digits: int = 24, *, rounded: int = 10) -> str:
-    """The number in decimal, exact if `digits` significant digits suffice.
+    """The number in decimal, exact if `digits` or `rounded` significant digits suffice.
 
     Where they do not, it is rounded to `rounded` digits and "≈" says so.
 
@@ -32,10 +32,9 @@ def decimal(number: Fraction | float, digits: int = 24, *, rounded: int = 10) ->
         return short(float(number), rounded)
     sign, magnitude = "-" if number < 0 else "", abs(Fraction(number))
     exponent = _floor_log10(magnitude)
-    scaled = magnitude * Fraction(10) ** (digits - 1 - exponent)
+    scaled = magnitude * Fraction(10) ** (max(digits, rounded) - 1 - exponent)
     if scaled.denominator == 1:
         return sign + _placed(str(scaled.numerator).rstrip("0"), exponent)
-    rounded = min(rounded, digits)
     scaled = magnitude * Fraction(10) ** (rounded - 1 - exponent)
     whole = round(scaled)
     if whole == 10**rounded:  # 9.9996 with four digits is 10.00
@@ -79,6 +78,33 @@ def rough(number: Fraction, digits: int) -> str:
     """
     text, e, exponent = decimal(number, digits, rounded=digits).removeprefix("≈").partition("e")
     return (text.rstrip("0").rstrip(".") if "." in text else text) + e + exponent
+
+
+def in_units(number: Fraction, unit: Fraction, digits: int = 3) -> str:
+    """`number / unit` with `digits` significant digits, or so many more that a near tie shows.
+
+    Only what is exactly 0, 1/2 or 1 is written so; "…" stands for what 17 digits do not show.
+
+    >>> in_units(Fraction(-16), Fraction(32)), in_units(Fraction("-15.999999"), Fraction(32))
+    ('-0.5', '-0.49999997')
+    >>> in_units(Fraction(1, 2) - Fraction(1, 10**30), Fraction(1))
+    '0.49999999999999999…'
+    """
+    ratio = number / unit
+    if abs(ratio) > 1:
+        digits = max(digits, 6)
+    if abs(ratio) in _EVEN:
+        return rough(ratio, digits)
+    for enough in range(digits, _MOST):
+        text = rough(ratio, enough)
+        if abs(Fraction(text)) not in _EVEN:
+            return text
+    cut = str(math.floor(abs(ratio) * 10**_MOST)).zfill(_MOST + 1)
+    return f"{'-' if ratio < 0 else ''}{cut[:-_MOST]}.{cut[-_MOST:]}…"
+
+
+#: What a share of an ulp must not seem to be, and the digits spent on that.
+_EVEN, _MOST = (0, Fraction(1, 2), 1), 17
 
 
 def short_exponent(text: str) -> str:

@@ -5,7 +5,8 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from jprec.formats.description import FloatFormat
+from jprec.formats.description import FloatFormat, FormatLike, get
+from jprec.formats.neighbours import values_in_binade
 from jprec.formats.notation import count, decimal, power, short
 
 #: Binades of a long list that are shown at each end and around 1.
@@ -31,28 +32,27 @@ class Binade:
     exponent: int
 
 
-def binades(fmt: FloatFormat) -> list[Binade]:
+def binades(fmt: FormatLike) -> list[Binade]:
     """The binades of the positive values of `fmt`, smallest first; the subnormals are the first.
 
-    >>> from jprec.formats.description import get
-    >>> [(float(b.low), float(b.spacing), b.values) for b in binades(get("e2m1fn"))]
+    >>> [(float(b.low), float(b.spacing), b.values) for b in binades("e2m1fn")]
     [(0.0, 0.5, 1), (1.0, 0.5, 2), (2.0, 1.0, 2), (4.0, 2.0, 2)]
     """
-    full, two = 2**fmt.mantissa_bits, Fraction(2)
+    fmt, two = get(fmt), Fraction(2)
+    full = 2**fmt.mantissa_bits
     found = []
     if fmt.has_subnormals:
         smallest = two**fmt.min_exponent
         found.append(Binade(Fraction(0), smallest, smallest / full, full - 1, fmt.min_exponent))
     for exponent in range(fmt.min_exponent, fmt.max_exponent + 1):
         low = two**exponent
-        spacing = low / full
-        last = (Fraction(fmt.max) - low) // spacing + 1  # the last binade need not be full
-        found.append(Binade(low, 2 * low, spacing, min(full, last), exponent))
+        values = values_in_binade(fmt, exponent)
+        found.append(Binade(low, 2 * low, low / full, values, exponent))
     return found
 
 
-def overview(formats: Sequence[FloatFormat]) -> str:
-    """A table with one line a format."""
+def overview(formats: Sequence[FormatLike], width: int | None = None) -> str:
+    """A table with one line a format; columns that do not fit into `width` stand below."""
     head = (
         *zip(
             ("format", ""),
@@ -70,17 +70,29 @@ def overview(formats: Sequence[FloatFormat]) -> str:
             strict=True,
         ),
     )
-    rows = [_overview_row(fmt) for fmt in formats]
-    widths = [max(map(len, column)) for column in zip(*head, *rows, strict=True)]
+    rows = [*head, *(_overview_row(get(fmt)) for fmt in formats)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    blocks = [[0]]
+    for i in range(1, len(widths)):
+        used = sum(widths[j] + 2 for j in blocks[-1])
+        if width is not None and len(blocks[-1]) > 1 and used + widths[i] > width:
+            blocks.append([0])  # each part begins with the names
+        blocks[-1].append(i)
+    return "\n\n".join(_columns(rows, widths, block) for block in blocks)
+
+
+def _columns(rows: Sequence[Sequence[str]], widths: Sequence[int], chosen: Sequence[int]) -> str:
+    """The chosen columns of the overview, below two lines of heads and a rule."""
     lines = []
-    for row in (*head, *rows):
-        cells = [
-            f"{cell:<{width}}" if i in (0, 1, 4, 11) else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+    for row in rows:
+        cells = [f"{row[i]:{'<' if i in _LEFT else '>'}{widths[i]}}" for i in chosen]
         lines.append("  ".join(cells).rstrip())
-    lines.insert(2, "-" * (sum(widths) + 2 * (len(widths) - 1)))
+    lines.insert(2, "-" * (sum(widths[i] for i in chosen) + 2 * (len(chosen) - 1)))
     return "\n".join(lines)
+
+
+#: Columns of the overview that are text and stand at the left.
+_LEFT = (0, 1, 4, 11)
 
 
 def _overview_row(fmt: FloatFormat) -> tuple[str, ...]:
@@ -100,21 +112,23 @@ def _overview_row(fmt: FloatFormat) -> tuple[str, ...]:
     )
 
 
-def details(fmt: FloatFormat, *, every_binade: bool = False) -> str:
+def details(fmt: FormatLike, *, every_binade: bool = False) -> str:
     """One format: its layout, its range, its precision, and its binades with their spacing."""
+    fmt = get(fmt)
     fields = {"sign": int(fmt.signed), "exponent": fmt.exponent_bits, "fraction": fmt.mantissa_bits}
     layout = " + ".join(f"{width} {name}" for name, width in fields.items() if width)
     p = fmt.precision
     equivalent, round_trip = p * math.log10(2), math.ceil(1 + p * math.log10(2))
     rows = {
         "bits": f"{fmt.bits} = {layout}",
-        "precision": f"{p} = {fmt.mantissa_bits} stored bits and the implicit 1",
+        "precision": f"{p} = {fmt.mantissa_bits} stored bit{'s' * (p != 2)} and the implicit 1",
         "exponents": f"{fmt.min_exponent} to {fmt.max_exponent}, stored with bias {fmt.bias}",
         "largest": _with_power(fmt.max),
         "smallest normal": _with_power(fmt.min_normal),
         "subnormal": _with_power(fmt.min_subnormal) if fmt.has_subnormals else "none",
         "epsilon": f"{_with_power(fmt.epsilon)}, the distance from 1 to the next value",
-        "unit roundoff": f"{_with_power(fmt.unit_roundoff)}, the largest relative error to nearest",
+        "unit roundoff": f"u = {_with_power(fmt.unit_roundoff)}; for normal numbers, the relative "
+        "error to nearest is at most u/(1 + u)",
         "digits": f"{fmt.decimal_digits} survive decimal → {fmt.name} → decimal; p log₁₀2 = "
         f"{equivalent:.2f}; {round_trip} tell all values apart",
         "codes": _special_values(fmt),
@@ -131,8 +145,10 @@ def _with_power(value: float) -> str:
     significand, bits = Fraction(value), 0
     while significand % 2 == 0:
         significand, bits = significand / 2, bits + 1
-    product = f" = {significand} × {power(bits)}" if bits else ""
-    return f"{text.removeprefix('≈')}{product.replace('=', '≈') if '≈' in text else product}"
+    product = f"{significand} × {power(bits)}"
+    if text.startswith("≈"):
+        return f"{product} {text.replace('≈', '≈ ')}"
+    return f"{text} = {product}" if bits else text
 
 
 def _special_values(fmt: FloatFormat) -> str:
@@ -155,7 +171,7 @@ def _binade_lines(fmt: FloatFormat, *, every_binade: bool) -> list[str]:
         one = next(i for i, b in enumerate(found) if b.low == 1)
         ends = [*range(_SHOWN), *range(len(found) - _SHOWN, len(found))]
         shown = {*ends, *range(one - _SHOWN, one + _SHOWN + 1)}
-    lines = [f"  {'binade':<16}{'values':>8}  spacing"]
+    lines = [f"  {'binade':<16}{'values':>8}  spacing"]  # of positive values
     for i, binade in enumerate(found):
         if i in shown:
             lines.append(f"  {_interval(binade):<16}{_values(fmt, binade):>8}  {_apart(binade)}")
@@ -180,9 +196,10 @@ def _apart(binade: Binade) -> str:
     return _with_power(float(binade.spacing))
 
 
-def facts(fmt: FloatFormat) -> dict[str, object]:
+def facts(fmt: FormatLike, *, with_binades: bool = True) -> dict[str, object]:
     """The numbers of the table and of the details, for machines; subnormals have `low` 0."""
-    return {
+    fmt = get(fmt)
+    found: dict[str, object] = {
         "name": fmt.name,
         "bits": fmt.bits,
         "sign_bits": int(fmt.signed),
@@ -203,7 +220,9 @@ def facts(fmt: FloatFormat) -> dict[str, object]:
         "has_negative_zero": fmt.has_negative_zero,
         "has_infinity": fmt.has_infinity,
         "has_nan": fmt.has_nan,
-        "binades": [
+    }
+    if with_binades:
+        found["binades"] = [
             {
                 "exponent": binade.exponent,
                 "low": float(binade.low),
@@ -211,5 +230,5 @@ def facts(fmt: FloatFormat) -> dict[str, object]:
                 "values": binade.values,
             }
             for binade in binades(fmt)
-        ],
-    }
+        ]
+    return found

@@ -3,7 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -18,6 +20,9 @@ WIDTH = 800.0
 
 #: Left of the axes stand the names.
 LEFT, RIGHT = 108.0, 24.0
+
+#: Keys beside one another.
+KEYS_A_ROW = 4
 
 #: The exponents of formats with more exponent bits than fp32 are cut off, unless all have more.
 WIDEST_EXPONENT_BITS = 8
@@ -69,39 +74,22 @@ def name_row(axis: Axes, y: float, name: str) -> None:
 
 
 def title(
-    figure: Figure, above: float, text: str, keys: Sequence[tuple[str, str | None, str]] = ()
+    figure: Figure, above: float, text: str, keys: Sequence[tuple[str, Any, str]] = ()
 ) -> None:
-    """The panel's title, and below it what the colours mean."""
+    """The panel's title, and below it what the colours mean.
+
+    A key is a colour, a mark and a text. The mark is "|" for a stroke, ("-", dashes) for a line of
+    those dashes, and else the hatch of a box, or None.
+    """
     width, height = figure.get_size_inches() * 72
     figure.text(8 / width, 1 - (above + 8) / height, text, weight="bold", va="top", ha="left")
     if not keys:
         return
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=colour,
-            marker="|",
-            linestyle="",
-            markersize=11,
-            markeredgewidth=1.6,
-            label=label,
-        )
-        if mark == "|"
-        else Patch(
-            facecolor=colour,
-            hatch=mark,
-            label=label,
-            linewidth=0.8,
-            edgecolor=canvas.BLUE if mark else canvas.INK,
-        )
-        for colour, mark, label in keys
-    ]
     figure.legend(
-        handles=handles,
+        handles=[_handle(*key) for key in keys],
         loc="upper left",
         bbox_to_anchor=(4 / width, 1 - (above + 24) / height),
-        ncols=len(keys),
+        ncols=min(len(keys), KEYS_A_ROW),
         frameon=False,
         fontsize=canvas.TEXT,
         handletextpad=0.5,
@@ -109,6 +97,17 @@ def title(
         borderaxespad=0,
         borderpad=0.4,
     )
+
+
+def _handle(colour: str, mark: Any, label: str) -> Artist:
+    """The sample of a key."""
+    if mark == "|":
+        stroke: dict[str, Any] = {"marker": "|", "markersize": 11, "markeredgewidth": 1.6}
+        return Line2D([], [], color=colour, linestyle="", label=label, **stroke)
+    if isinstance(mark, tuple):
+        return Line2D([], [], color=colour, linestyle=mark[1], linewidth=1.6, label=label)
+    edge = canvas.BLUE if mark else canvas.INK
+    return Patch(facecolor=colour, hatch=mark, label=label, linewidth=0.8, edgecolor=edge)
 
 
 def exponent_axis(axis: Axes, low: float, high: float) -> None:

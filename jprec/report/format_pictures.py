@@ -22,7 +22,9 @@ _LINE_END = 8.0
 
 
 def formats_picture(fmts: Sequence[FloatFormat]) -> Figure:
-    """The formats' windows, density and number lines; for one format also its bits.
+    """The formats' bits, windows, density and number lines.
+
+    The number lines are those of the formats of up to 8 bits, if there are any.
 
     Called within `canvas.drawing`.
     """
@@ -33,8 +35,9 @@ def formats_picture(fmts: Sequence[FloatFormat]) -> Figure:
             panels.append(number_lines(fmts, end=4 * fmt.min_normal))
         return stack(panels)
     small = [fmt for fmt in fmts if fmt.bits <= 8] or list(fmts)
-    panels = [windows(fmts), density(fmts), number_lines(small, end=_LINE_END)]
-    return stack(panels)
+    note = " of the formats of up to 8 bits" if len(small) < len(fmts) else ""
+    lines = number_lines(small, end=_LINE_END, note=note)
+    return stack([layouts(fmts), windows(fmts), density(fmts), lines])
 
 
 def write_figure(path: str | os.PathLike, figure: Figure) -> None:

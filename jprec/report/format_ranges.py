@@ -48,16 +48,12 @@ def layouts(fmts: Sequence[FloatFormat]) -> Panel:
                 canvas.box(axis, bit + 0.06, i + 0.2, 0.88, 0.6, **style)
             widths = f"{signs} + {fmt.exponent_bits} + {fmt.mantissa_bits}"
             axis.text(fmt.bits + 0.5, i + 0.5, widths, va="center", size=canvas.TEXT)
-        title(
-            figure,
-            above,
-            "The bits, first to last",
-            (
-                (canvas.VERMILLION, None, "sign"),
-                (canvas.BAND, None, "exponent"),
-                (canvas.PAGE, None, "fraction"),
-            ),
+        keys = (
+            *([(canvas.VERMILLION, None, "sign")] if any(fmt.signed for fmt in fmts) else []),
+            (canvas.BAND, None, "exponent"),
+            *([(canvas.PAGE, None, "fraction")] if any(fmt.mantissa_bits for fmt in fmts) else []),
         )
+        title(figure, above, "The bits, first to last", keys)
 
     return Panel(top + row * len(fmts) + 10, draw)
 
@@ -77,15 +73,12 @@ def windows(fmts: Sequence[FloatFormat]) -> Panel:
             name_row(axis, i + 0.5, fmt.name)
             _window(axis, fmt, i, (low, high), pixel)
         exponent_axis(axis, low, high)
-        title(
-            figure,
-            above,
-            "From the smallest to the largest value",
-            (
-                (canvas.BLUE, None, "normal"),
-                (canvas.PAGE, "////", "subnormal"),
-            ),
+        subnormal = [(canvas.PAGE, "////", "subnormal")]
+        keys = (
+            (canvas.BLUE, None, "normal"),
+            *(subnormal if any(fmt.has_subnormals for fmt in fmts) else []),
         )
+        title(figure, above, "From the smallest to the largest value", keys)
 
     return Panel(top + row * len(fmts) + bottom, draw)
 

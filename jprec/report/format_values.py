@@ -12,8 +12,10 @@ from jprec import formats
 from jprec.formats import FloatFormat
 from jprec.report import canvas
 from jprec.report.format_panels import (
+    KEYS_A_ROW,
     RIGHT,
     WIDEST_EXPONENT_BITS,
+    WIDTH,
     Panel,
     exponent_axis,
     limits,
@@ -28,81 +30,135 @@ from jprec.report.wording import power_of_two
 #: 2**_STROKE_BITS values a binade.
 _LISTABLE_BITS, _STROKE_BITS = 8, 3
 
+#: Of more formats than this, the density is drawn for those that the page on IEEE 754 compares.
+_MOST_LINES = 7
+_WELL_KNOWN = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3fn", "e2m1fn")
+
+#: Longer names do not fit at the end of a line.
+_LONGEST_NAME = 8
+
 _LINES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 _INKS = (canvas.BLUE, canvas.VERMILLION, canvas.GREEN, canvas.PURPLE)
 
 
 def density(fmts: Sequence[FloatFormat]) -> Panel:
-    """How many values a format has between one power of two and the next."""
-    top, bottom = 36.0, 48.0
-    shown = _distinct(fmts)
+    """How many values a format has between one power of two and the next, for at most 7 formats."""
+    shown = _comparable(fmts)
+    left_out = ", ".join(fmt.name for fmt in fmts if fmt not in shown)
     low, high = limits(shown)
     most = max(fmt.mantissa_bits for fmt in shown)
-    # Names of formats that differ by one bit stand one above the other.
-    inside = 220.0 if len(shown) == 1 else min(max(220.0, 14.5 * (most + 3)), 400.0)
+    direct = _have_room(shown)
+    rows = 0 if direct else math.ceil(len(shown) / KEYS_A_ROW)
+    top, bottom = 36.0 + 22.0 * rows, 48.0 + (22.0 if left_out else 0.0)
+    inside = min(max(26.0 * (most + 1), 60.0), 220.0)
+    if len(shown) > 1:  # names of formats that differ by one bit stand one above the other
+        inside = min(max(inside, 14.5 * (most + 3)), 400.0)
 
     def draw(figure: Figure, above: float) -> None:
-        axis = row_axes(figure, above + top, inside, right=RIGHT + 70)
-        axis.set_xlim(low - 3, high + 3)
-        axis.set_ylim(-0.5, most * 1.09 + 1)
+        axis = row_axes(figure, above + top, inside, right=RIGHT + (70 if direct else 0))
+        margin = 0.02 * (high - low)
+        axis.set_xlim(low - margin, high + margin)
+        head = 20.0 if direct else 6.0  # pixels for a name above the highest line
+        axis.set_ylim(-0.5, -0.5 + (most + 0.5) * inside / (inside - head))
         for i, fmt in enumerate(shown):
-            _staircase(axis, fmt, i, shown, high)
+            # What other lines cover is broader than they are.
+            later = sum(other.mantissa_bits == fmt.mantissa_bits for other in shown[i + 1 :])
+            _staircase(axis, fmt, _pen(i), 1.6 if direct else 1.6 + 2 * later)
+            if direct:
+                _name(axis, fmt, _pen(i)[0], shown)
         exponent_axis(axis, low, high)
         ticks = sorted({0, *(fmt.mantissa_bits for fmt in shown)})
         ticks = [t for i, t in enumerate(ticks) if i == 0 or t - ticks[i - 1] > most / 24]
         axis.set_yticks(ticks, [_count(t) for t in ticks])
         axis.tick_params(axis="y", labelsize=canvas.TEXT)
-        axis.set_ylabel("values a binade", size=canvas.TEXT)
+        axis.set_ylabel("values", size=canvas.TEXT)
         quiet(axis, keep=("left", "bottom"))
-        title(figure, above, "Values between one power of two and the next")
+        lines = [(_pen(i)[0], ("-", _pen(i)[1]), fmt.name) for i, fmt in enumerate(shown)]
+        title(
+            figure, above, "Values between one power of two and the next", () if direct else lines
+        )
+        if left_out:
+            width, height = figure.get_size_inches() * 72
+            text = canvas.fitted(f"Not drawn: {left_out}", WIDTH - 16, size=canvas.TEXT)
+            place = (8 / width, 1 - (above + top + inside + 44) / height)
+            figure.text(*place, text, color=canvas.FAINT, size=canvas.TEXT, va="center")
 
     return Panel(top + inside + bottom, draw)
 
 
-def _staircase(
-    axis: Axes, fmt: FloatFormat, i: int, shown: Sequence[FloatFormat], high: float
-) -> None:
-    """The stored bits that a value of each exponent can use; subnormals lose one a binade."""
-    smallest = fmt.min_exponent - (fmt.mantissa_bits if fmt.has_subnormals else 0)
-    edges = np.arange(smallest, fmt.max_exponent + 2)
-    bits = (
-        np.minimum(fmt.mantissa_bits, edges[:-1] - smallest)
-        if fmt.has_subnormals
-        else (np.full(len(edges) - 1, fmt.mantissa_bits))
-    )
-    ink, line = _INKS[i % len(_INKS)], _LINES[i // len(_INKS) % len(_LINES)]
-    axis.stairs(bits, edges, baseline=-0.5, color=ink, linewidth=1.6, linestyle=line)
-    end = min(fmt.max_exponent + 1, high)
-    covered = any(
+def _pen(i: int) -> tuple[str, Any]:
+    """The colour and the dashes of the i-th line."""
+    return _INKS[i % len(_INKS)], _LINES[i // len(_INKS) % len(_LINES)]
+
+
+def _staircase(axis: Axes, fmt: FloatFormat, pen: tuple[str, Any], width: float) -> None:
+    """The binary logarithm of how many values lie between one power of two and the next."""
+    edges, values = steps(fmt)
+    style = {"color": pen[0], "linestyle": pen[1], "linewidth": width}
+    axis.stairs(np.log2(values), edges, baseline=-0.5, **style)
+
+
+def steps(fmt: FloatFormat) -> tuple[np.ndarray, np.ndarray]:
+    """The exponents e of a format, one more than there are, and its values in [2**e, 2**(e + 1)).
+
+    Subnormals have half as many in each binade as in the next one up, and the last binade has less
+    where codes at its end are set aside.
+    """
+    first = fmt.min_exponent - (fmt.mantissa_bits if fmt.has_subnormals else 0)
+    below = [2.0**i for i in range(fmt.min_exponent - first)]
+    counts = [float(b.values) for b in formats.binades(fmt) if b.low]
+    return np.arange(first, fmt.max_exponent + 2), np.array(below + counts)
+
+
+def _name(axis: Axes, fmt: FloatFormat, ink: str, shown: Sequence[FloatFormat]) -> None:
+    """The name at the end of the line, or above it where another line goes on."""
+    end = fmt.max_exponent + 1
+    label: dict[str, Any] = {"color": ink, "size": canvas.TEXT}
+    if _is_covered(fmt, shown):
+        middle = (fmt.min_exponent + end) / 2
+        axis.text(middle, fmt.mantissa_bits, fmt.name, ha="center", va="bottom", **label)
+        return
+    paper = {"facecolor": canvas.PAGE, "linewidth": 0, "pad": 0.5}
+    place: dict[str, Any] = {
+        "xytext": (6, 0),
+        "textcoords": "offset points",
+        "ha": "left",
+        "va": "center",
+    }
+    axis.annotate(fmt.name, (end, fmt.mantissa_bits), bbox=paper, **place, **label)
+
+
+def _is_covered(fmt: FloatFormat, shown: Sequence[FloatFormat]) -> bool:
+    """Whether another format's line goes on at the same height where this one's ends."""
+    return any(
         other.mantissa_bits == fmt.mantissa_bits and other.max_exponent > fmt.max_exponent
         for other in shown
     )
-    label: dict[str, Any] = {"color": ink, "size": canvas.TEXT}
-    if covered:
-        middle = (fmt.min_exponent + end) / 2
-        axis.text(middle, fmt.mantissa_bits, fmt.name, ha="center", va="bottom", **label)
-    else:
-        paper = {"facecolor": canvas.PAGE, "linewidth": 0, "pad": 0.5}
-        place: dict[str, Any] = {
-            "xytext": (6, 0),
-            "textcoords": "offset points",
-            "ha": "left",
-            "va": "center",
-        }
-        axis.annotate(fmt.name, (end, fmt.mantissa_bits), bbox=paper, **place, **label)
 
 
-def _distinct(fmts: Sequence[FloatFormat], most: int = 6) -> list[FloatFormat]:
-    """The first format of each pair of widths, without the very wide if there are others."""
+def _have_room(shown: Sequence[FloatFormat]) -> bool:
+    """Whether the names can stand at their lines: one at an end, and one above each line."""
+    places = [(fmt.mantissa_bits, _is_covered(fmt, shown)) for fmt in shown]
+    widest = max(len(fmt.name) for fmt in shown)
+    return len(set(places)) == len(places) and widest <= _LONGEST_NAME
+
+
+def _comparable(fmts: Sequence[FloatFormat]) -> list[FloatFormat]:
+    """The formats without the very wide if there are others; of too many those best known."""
     usual = [f for f in fmts if f.exponent_bits <= WIDEST_EXPONENT_BITS] or list(fmts)
-    kinds: dict[tuple[int, int], FloatFormat] = {}
-    for fmt in usual:
-        kinds.setdefault((fmt.mantissa_bits, fmt.exponent_bits), fmt)
-    return list(kinds.values())[:most]
+    if len(usual) <= _MOST_LINES:
+        return usual
+    known = [f for f in usual if f.name in _WELL_KNOWN]
+    return [f for f in usual if f in (known or usual)[:_MOST_LINES]]
 
 
-def number_lines(fmts: Sequence[FloatFormat], *, end: float | None = None) -> Panel:
-    """The values of each format on a line from 0 to `end`, by default all of the shortest range."""
+def number_lines(fmts: Sequence[FloatFormat], *, end: float | None = None, note: str = "") -> Panel:
+    """The values of each format on a line from 0 to `end`, by default all of the shortest range.
+
+    The title ends with `note`.
+    """
+    zero = any(fmt.has_zero for fmt in fmts)
+    subnormal = " and subnormal" if any(fmt.has_subnormals for fmt in fmts) else ""
     thinned = any(_each(fmt) > 1 for fmt in fmts)
     row, top, bottom = (48.0 if thinned else 34.0), (48.0 if thinned else 58.0), 40.0
     limit = end or min(fmt.max for fmt in fmts)
@@ -124,10 +180,10 @@ def number_lines(fmts: Sequence[FloatFormat], *, end: float | None = None) -> Pa
         title(
             figure,
             above,
-            f"The values from 0 to {_power_or_plain(limit)}",
+            f"The values {'from 0' if zero else 'up'} to {_power_or_plain(limit)}{note}",
             (
                 (canvas.BLUE, "|", "normal"),
-                (canvas.VERMILLION, "|", "zero and subnormal"),
+                *([(canvas.VERMILLION, "|", f"zero{subnormal}")] if zero else []),
             ),
         )
 

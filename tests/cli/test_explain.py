@@ -1,3 +1,4 @@
+import io
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 import jprec
 from jprec import formats
 from jprec.cli import main
+from jprec.cli.words import terminal_width
 
 
 def run(capsys, *words):
@@ -94,13 +96,21 @@ def test_machines_get_exact_fractions(capsys):
         (("43008,1",), "'43008,1' is not a number: the decimal point is '.'"),
         (("",), "the number is empty; write a decimal"),
         (("1", "--format", "fp15"), "unknown format 'fp15'; did you mean fp16"),
-        (("1", "--format", ""), "unknown format ''"),
+        (("1", "--format", ""), "--format names no format"),
+        (("1", "--format", " ,"), "--format names no format"),
         (("0x3f800000",), "bit pattern 0x3f800000 needs 30 bits, but fp16 has 16"),
         (
             ("1", "--mode", "nearest"),
-            "mode='nearest', but the deterministic modes are nearest_even",
+            "no --mode 'nearest'; did you mean nearest_even or nearest_away? There are nearest_e",
         ),
-        (("1", "--overflow", "wrap"), "overflow='wrap', but it is one of format, saturate"),
+        (("1", "--mode", "toward-zero"), "no --mode 'toward-zero'; did you mean toward_zero? "),
+        (("1", "--mode", "xyz"), "no --mode 'xyz'; There are nearest_even, "),
+        (
+            ("1", "--mode", "stochastic"),
+            "--mode stochastic goes by chance and needs a key, which a command has not: "
+            "jprec.rounding.round_to(x, format, 'stochastic', key=key) rounds so.",
+        ),
+        (("1", "--overflow", "wrap"), "no --overflow 'wrap'; There are format, saturate."),
     ],
 )
 def test_bad_input_gets_one_line_and_status_2(capsys, words, said):
@@ -127,10 +137,90 @@ def test_the_version_is_printed(capsys):
     assert run(capsys, "--version") == (0, f"jprec {jprec.__version__}\n", "")
 
 
-def test_help_shows_examples(capsys):
-    status, printed, _ = run(capsys, "explain", "--help")
+@pytest.mark.parametrize(
+    ("words", "examples"),
+    [
+        (("--help",), {"jprec explain 43008.111", "jprec formats", "jprec probe"}),
+        (
+            ("explain", "--help"),
+            {"jprec explain 43008.111", "jprec explain 43008.111 --format fp16"},
+        ),
+        (("formats", "--help"), {"jprec formats", "jprec formats e4m3fn --plot e4m3fn.png"}),
+    ],
+)
+def test_help_shows_each_example_on_a_line_of_its_own(capsys, words, examples):
+    status, printed, _ = run(capsys, *words)
     assert status == 0
-    assert "jprec explain 43008.111 --format fp16" in printed
+    assert examples <= {line.strip() for line in printed.splitlines()}
+
+
+def test_the_word_help_is_the_option(capsys):
+    assert run(capsys, "help") == run(capsys, "--help")
+    assert run(capsys, "help", "formats") == run(capsys, "formats", "--help")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("1.5", "--format", "fp16,bf16"),
+        ("1.5", "--format", "fp16 bf16"),
+        ("1.5", "--format", "fp16", "bf16"),
+        ("--format", "fp16,", "bf16,", "1.5"),
+        ("--format=fp16", "bf16", "1.5"),
+    ],
+)
+def test_formats_are_separated_by_commas_or_blanks(capsys, words):
+    status, printed, _ = run(capsys, "explain", *words)
+    assert status == 0
+    assert printed.splitlines()[2].split() == ["fp16", "bf16"]
+
+
+def test_a_trailing_comma_names_no_format(capsys):
+    alone = run(capsys, "explain", "1", "--format", "fp16,")
+    assert alone == run(capsys, "explain", "1", "--format", "fp16")
+    assert alone[0] == 0
+
+
+@pytest.mark.parametrize("columns", [75, 80, 100])
+def test_a_terminal_gets_no_table_that_is_wider(capsys, monkeypatch, columns):
+    for verb in ("explain", "formats"):
+        monkeypatch.setattr(f"jprec.cli.{verb}.terminal_width", lambda: columns)
+    for words in (("explain", "43008.111", "--format", "fp16,bf16,tf32,fp64"), ("formats",)):
+        printed = run(capsys, *words)[1]
+        assert max(map(len, printed.splitlines())) <= columns
+        assert printed.count("---\n") > 1
+    printed = run(capsys, "explain", "1.3", "--format", "fp16")[1]
+    assert max(map(len, printed.splitlines()[2:])) <= max(columns, 60)
+
+
+def test_a_pipe_gets_the_whole_width_and_a_terminal_its_own(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert terminal_width() is None
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert terminal_width() == 60
+
+
+def test_what_is_not_defined_is_nan_in_json_too(capsys):
+    (nan,) = json.loads(run(capsys, "explain", "nan", "--format", "fp16", "--json")[1])
+    names = ("value", "ulp", "error", "error_in_ulps", "relative_error", "spacing")
+    assert {nan[name] for name in names} == {"NaN"}
+    assert nan["quiet"] is True
+    (zero,) = json.loads(run(capsys, "explain", "0", "--format", "fp16", "--json")[1])
+    assert (zero["error"], zero["relative_error"], zero["quiet"]) == (0.0, "NaN", None)
+
+
+@pytest.mark.parametrize("number", ["2^-24", "1.5*2^-24", "0x7bff", "1/3", "0.1", "-inf"])
+def test_the_title_keeps_what_was_typed(capsys, number):
+    printed = run(capsys, "explain", number, "--format", "fp16")[1]
+    assert printed.startswith(f"{number} in fp16 (1 sign + 5 exponent")
+
+
+def test_the_package_can_be_run():
+    ended = subprocess.run(
+        [sys.executable, "-m", "jprec", "--version"], capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout) == (0, f"jprec {jprec.__version__}\n")
 
 
 def test_neither_jax_nor_matplotlib_is_loaded_and_ascii_terminals_work():

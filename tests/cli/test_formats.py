@@ -31,12 +31,26 @@ def test_one_format_gets_its_binades_and_several_a_table(capsys):
 
 
 def test_machines_get_the_numbers(capsys):
-    _, printed, _ = run(capsys, "formats", "fp16", "e8m0fnu", "--json")
+    _, printed, _ = run(capsys, "formats", "fp16", "e8m0fnu", "--json", "--every")
     half, scale = json.loads(printed)
     assert (half["max"], half["min_subnormal"], half["min_exponent"]) == (65504.0, 2.0**-24, -14)
     assert half["binades"][-1] == {"exponent": 15, "low": 32768.0, "spacing": 32.0, "values": 1024}
     assert scale["min_subnormal"] is None
     assert scale["has_zero"] is False
+
+
+def test_binades_are_in_json_where_they_are_asked_for(capsys):
+    (half,) = json.loads(run(capsys, "formats", "fp16", "--json")[1])
+    assert len(half["binades"]) == 31
+    printed = run(capsys, "formats", "--json")[1]
+    assert "binades" not in printed
+    assert len(printed.splitlines()) < 500
+
+
+@pytest.mark.parametrize("words", [("tf32,fp16",), ("tf32", "fp16"), ("tf32, fp16,",)])
+def test_names_are_separated_by_blanks_or_commas(capsys, words):
+    printed = run(capsys, "formats", *words)[1]
+    assert [line.split()[0] for line in printed.splitlines()[3:]] == ["tf32", "fp16"]
 
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
@@ -51,6 +65,7 @@ def test_a_picture_is_written_and_named(capsys, tmp_path, ending):
     ("words", "said"),
     [
         (("fp15",), "unknown format 'fp15'; did you mean fp16"),
+        ((",",), "no format is named"),
         (
             ("--plot", "picture.jpg"),
             "--plot picture.jpg: a picture's name ends in .svg, .png, .pdf",

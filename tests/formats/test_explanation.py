@@ -46,6 +46,7 @@ def test_edges_of_a_format_are_explained(value, fmt, bits, kind, below, above):
 def test_beyond_the_largest_value_the_error_is_infinite_and_the_spacing_the_last():
     got = formats.explain(70000.0, "fp16")
     assert (got.error, got.ulp) == (math.inf, 32.0)
+    assert formats.explain("-1e400", "fp16").error == -math.inf
 
 
 @pytest.mark.parametrize("value", [43008.111, "1/3", 1e-7, 0, math.nan, -math.inf, "1e400", 2**70])
@@ -199,3 +200,97 @@ def test_many_formats_stand_below_one_another():
     table = formats.side_by_side([formats.explain("1/3", name) for name in formats.names()])
     assert max(map(len, table.splitlines())) <= 120
     assert table.count("exponent bits") > 1
+
+
+PLACES = ("value", "neighbour", "midpoint")
+
+
+@pytest.mark.parametrize("fmt", formats.names())
+@pytest.mark.parametrize("number", ["3.3", "1e300", "1/3", "0.1", "-6.02e23", "1.6e-19", "5"])
+def test_value_neighbours_and_midpoints_are_told_apart(fmt, number):
+    table = formats.side_by_side([formats.explain(number, fmt)])
+    lines = [line for line in table.splitlines() if line.startswith(PLACES)]
+    numbers = [line.split()[-1] for line in lines if not line.endswith("–")]
+    assert numbers
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_an_ulp_is_that_of_the_number_given_and_the_spacing_that_of_the_value():
+    got = formats.explain(65520, "tf32")
+    assert (got.value, got.ulp, got.spacing, got.error_in_ulps) == (65536.0, 32.0, 64.0, 0.5)
+    table = [" ".join(line.split()) for line in formats.side_by_side([got]).splitlines()]
+    assert {"spacing 2⁶ = 64", "ulp of number 2⁵ = 32", "error in ulp 0.5"} <= set(table)
+    assert "ulp         2⁵ = 32, the spacing around the number given" in str(got)
+    assert "2⁶ = 64 apart" in str(got)
+    near = str(formats.explain("65519.99999999999999999999", "fp16"))
+    assert "\n  65519.99999999999999999999 = 1111111111101111.1111…₂\n" in near
+    beyond = str(formats.explain(70000, "fp16", overflow="saturate"))
+    assert "ulp         2⁵ = 32, the spacing of the last binade" in beyond
+    assert "left over: 0.75 of 2⁶" in beyond
+    assert "error       -4496 = -140.5 ulp" in beyond
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "in_ulps"),
+    [
+        ("65519.999", "-15.999", "-0.49997"),
+        ("65519.9999999", "-15.9999999", "-0.499999997"),
+        ("65519.99999999999999999999999", "about -16", "-0.49999999999999999…"),
+        ("43024.000000000000000000000001", "about 16", "0.49999999999999999…"),
+        ("1.001*2^-25", "2.97725e-8", "0.4995"),
+        ("43024", "-16", "-0.5"),
+        ("43056", "16", "0.5"),
+    ],
+)
+def test_only_a_tie_has_an_error_of_a_half(number, error, in_ulps):
+    got = formats.explain(number, "fp16")
+    assert f"error       {error} = {in_ulps} ulp; " in str(got)
+    rows = formats.side_by_side([got]).splitlines()
+    assert [line.split()[-1] for line in rows if line.startswith("error in")] == [in_ulps]
+
+
+@pytest.mark.parametrize(
+    ("number", "mode", "said"),
+    [
+        ("-43024.5", "up", "0.516 ulp; up goes toward +∞, which is toward zero here; it is cut"),
+        ("43009", "up", "0.0312 ulp; up goes toward +∞, which is away from zero here; one is"),
+        ("43039", "down", "0.969 ulp; down goes toward -∞, which is toward zero here; it is cut"),
+        ("43039", "toward_zero", "0.969 ulp; toward_zero never adds one; it is cut off"),
+        ("43009", "to_odd", "whose code ends in 1, whatever is left over; one is added"),
+        ("43039", "nearest_even", "0.969 ulp, more than a half; one is added"),
+    ],
+)
+def test_the_mode_is_the_reason_where_it_decides(number, mode, said):
+    text = " ".join(str(formats.explain(number, "fp16", mode)).split())
+    assert said in text
+    assert mode.startswith("nearest") or "a half" not in text
+
+
+def test_a_nan_is_quiet_or_signalling_where_the_standard_says_so():
+    for bits, fmt, quiet, word in (
+        ("0x7c01", "fp16", False, "signalling"),
+        ("0x7e00", "fp16", True, "quiet"),
+        ("0x7fffffff", "fp32", True, "quiet"),
+        ("0x7d", "e5m2", False, "signalling"),
+    ):
+        got = formats.explain(bits, fmt)
+        assert got.quiet is quiet
+        assert f"nan ({word}: first fraction bit {quiet:d})" in str(got)
+        assert f"{word} nan" in formats.side_by_side([got])
+    assert formats.explain(math.nan, "e4m3fn").quiet is None
+    assert formats.explain(1, "fp16").quiet is None
+    assert formats.explain(math.inf, "fp16").quiet is None
+
+
+def test_the_last_binade_has_fewer_values_where_codes_are_set_aside():
+    assert "[256, 512): 7 values, 2⁵ = 32 apart" in str(formats.explain(448, "e4m3fn"))
+    assert "[128, 256): 8 values" in str(formats.explain(129, "e4m3fn"))
+    assert "[128, 256): 7 values" in str(formats.explain(129, "binary8p4se"))
+    assert "[0, 2⁻⁶): 0 and 7 values" in str(formats.explain("2^-9", "e4m3fn"))
+
+
+def test_the_text_is_wrapped_at_a_width():
+    got = formats.explain(65520, "fp16")
+    assert got.wrapped(104) == str(got)
+    assert max(map(len, got.wrapped(70).splitlines())) <= 70
+    assert got.wrapped(70).split() == str(got).split()

@@ -1,3 +1,6 @@
+import itertools
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -11,7 +14,7 @@ def test_binades_hold_the_positive_values(fmt):
     values = formats.values(fmt)
     positive = values[values > 0]
     found = []
-    for binade in formats.binades(formats.get(fmt)):
+    for binade in formats.binades(fmt):
         inside = positive[(positive >= float(binade.low)) & (positive < float(binade.high))]
         assert len(inside) == binade.values
         assert np.all(np.diff(inside) == float(binade.spacing))
@@ -29,6 +32,45 @@ def test_the_overview_has_a_line_for_each_format():
         *("tf32", "1+8+10", "11", "127", "-126", "…", "127", "3.4012e38", "1.1755e-38"),
         *("1.1479e-41", "2⁻¹¹", "3", "1024", "inf", "nan"),
     ]
+
+
+@pytest.mark.parametrize("name", ["e2m1fn", "float16", "binary8p4se"])
+def test_tables_take_names(name):
+    fmt = formats.get(name)
+    assert formats.binades(name) == formats.binades(fmt)
+    assert formats.details(name) == formats.details(fmt)
+    assert formats.facts(name) == formats.facts(fmt)
+    assert formats.overview([name]) == formats.overview([fmt])
+    assert "binades" not in formats.facts(name, with_binades=False)
+
+
+@pytest.mark.parametrize("width", [50, 80, 118, 119])
+def test_a_narrow_overview_is_in_parts_with_the_names_in_each(width):
+    text = formats.overview(formats.names(), width)
+    assert max(map(len, text.splitlines())) <= width
+    parts = text.split("\n\n")
+    assert (len(parts) == 1) == (width == 119)
+    for part in parts:
+        assert [line.split()[0] for line in part.splitlines()[3:]] == list(formats.names())
+    assert {"smallest", "roundoff", "2⁻⁵³", "4.9407e-324"} <= set(text.split())
+
+
+def test_what_is_rounded_stands_behind_the_sign_that_says_so():
+    assert "largest         2047 × 2¹¹⁷ ≈ 3.401162134e38\n" in formats.details("tf32")
+    assert "largest         65504 = 2047 × 2⁵\n" in formats.details("fp16")
+    assert "precision       2 = 1 stored bit and the implicit 1\n" in formats.details("e2m1fn")
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "bf16", "e4m3", "e5m2", "e2m1fn"])
+def test_the_largest_relative_error_is_less_than_the_unit_roundoff(fmt):
+    described = formats.get(fmt)
+    u = Fraction(described.unit_roundoff)
+    assert abs(formats.explain(1 + u, fmt).relative_error) == float(u / (1 + u))
+    assert "at most u/(1 + u)" in formats.details(fmt)
+    normal = [v for v in formats.values(fmt) if v >= described.min_normal]
+    for low, high in itertools.pairwise(normal):
+        tie = (Fraction(low) + Fraction(high)) / 2
+        assert (tie - Fraction(low)) / tie <= u / (1 + u)
 
 
 def test_one_format_is_shown_with_its_binades():

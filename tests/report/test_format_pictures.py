@@ -1,11 +1,15 @@
+import numpy as np
 import pytest
+from matplotlib.patches import StepPatch
 
 from jprec import formats, report
 from jprec.report import canvas
+from jprec.report.format_values import steps
 
 CHOICES = {
     "all": formats.names(),
     "training": ("fp32", "tf32", "bf16", "fp16"),
+    "alike": ("e4m3", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz"),
     "p3109": ("binary8p1ue", "binary8p4se", "binary8p7sf"),
     **{name: (name,) for name in ("fp64", "tf32", "e4m3fn", "e2m1fn", "e8m0fnu", "binary8p7se")},
 }
@@ -49,6 +53,56 @@ def test_the_window_of_a_format_is_drawn_to_scale():
         (-126, 128),
         (-149, -126),
     ]
+
+
+def texts(drawn):
+    return [text.get_text() for text in drawn.findobj(canvas.Text)]
+
+
+@pytest.mark.parametrize("fmt", ["e4m3fn", "e5m2", "e2m1fn", "e8m0fnu", "binary8p4se", "fp16"])
+def test_the_density_shows_how_many_values_there_are(fmt):
+    fmt = formats.get(fmt)
+    edges, counts = steps(fmt)
+    values = formats.values(fmt)
+    there = [((values >= 2.0**e) & (values < 2.0 ** (e + 1))).sum() for e in edges[:-1]]
+    assert counts.tolist() == there
+    assert sum(there) == (values > 0).sum()
+    with canvas.drawing():
+        drawn = report.stack([report.density([fmt])])
+    (stairs,) = drawn.findobj(StepPatch)
+    np.testing.assert_array_equal(stairs.get_data().values, np.log2(counts))
+
+
+def test_the_density_of_all_formats_shows_those_of_the_page_and_names_the_others():
+    drawn = figure(formats.names())
+    assert len(drawn.findobj(StepPatch)) == 7
+    (left_out,) = [text for text in texts(drawn) if text.startswith("Not drawn: ")]
+    assert "e4m3," in left_out
+    assert "e4m3fn," not in left_out
+    assert "The values from 0 to 8 of the formats of up to 8 bits" in texts(drawn)
+
+
+@pytest.mark.parametrize("fmt", ["e8m0fnu", "e2m1fn", "e4m3fn", "fp16"])
+def test_the_density_fills_its_axes(fmt):
+    with canvas.drawing():
+        drawn = report.stack([report.density([formats.get(fmt)])])
+    axis = drawn.axes[0]
+    low, high = axis.get_ylim()
+    assert (formats.get(fmt).mantissa_bits - low) / (high - low) > 0.6
+    left, right = axis.get_xlim()
+    edges = steps(formats.get(fmt))[0]
+    assert (edges[-1] - edges[0]) / (right - left) > 0.9
+
+
+def test_legends_name_what_there_is():
+    scale = set(texts(figure(["e8m0fnu"])))
+    assert not scale & {"sign", "fraction", "subnormal", "zero and subnormal", "zero"}
+    assert {"exponent", "normal"} <= scale
+    assert {"sign", "fraction", "subnormal", "zero and subnormal"} <= set(texts(figure(["fp16"])))
+
+
+def test_several_formats_have_their_bits_drawn():
+    assert "The bits, first to last" in texts(figure(["fp16", "bf16"]))
 
 
 def test_an_unknown_ending_is_refused(tmp_path):
