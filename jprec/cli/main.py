@@ -22,6 +22,7 @@ from jprec.cli.words import joined_formats, meant
 DESCRIPTION = """A laboratory for floating-point precision in JAX. For instance:
   jprec explain 43008.111
   jprec formats
+  jprec matmul --spec fp32,tf32,tf32@a100
   jprec study --list
   jprec probe
 

@@ -169,7 +169,7 @@ class FloatFormat:
 
     @property
     def unit_roundoff(self) -> float:
-        """Largest relative error of rounding to nearest in the normal range, 2**-p."""
+        """What bounds the relative error to nearest, 2**-p; the largest is u / (1 + u)."""
         return math.ldexp(1.0, -self.precision)
 
     @property
