@@ -332,6 +332,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "modes": modes,
     "overflow": overflow,
     "blocks": blocks,
+    "hardware": console("jprec hardware"),
 }
 
 #: File in docs/pictures -> the function that draws it, called within `canvas.drawing`.
