@@ -15,7 +15,7 @@ from jprec.formats.oracle import Number, floor_log2, round_exact, to_exact
 #:   floor    2**(exponent of amax - exponent of the element's largest value), as in OCP's MX; what
 #:            then still lies beyond the element's largest value becomes that
 #:   nearest  amax / (the element's largest value), rounded to the nearest scale
-#:   ceil     the same, rounded up: nothing lies beyond
+#:   ceil     the same, rounded up: nothing lies beyond, unless the largest scale is too small
 ScaleRule: TypeAlias = Literal["floor", "nearest", "ceil"]
 
 
@@ -49,8 +49,8 @@ class BlockFormat:
     def __post_init__(self) -> None:
         for role in ("element", "scale"):
             object.__setattr__(self, role, get(getattr(self, role)))
-        if self.size < 1:
-            self._refuse(f"size={self.size}", "a block holds at least 1 number")
+        if not isinstance(self.size, int) or self.size < 1:
+            self._refuse(f"size={self.size!r}", "a block holds an integer number, at least 1")
         if self.scale_rule not in get_args(ScaleRule):
             rules = ", ".join(get_args(ScaleRule))
             self._refuse(f"scale_rule={self.scale_rule!r}", f"it is one of {rules}")
@@ -66,6 +66,8 @@ class BlockFormat:
             self._refuse(f"element={self.element}", "elements have a sign and a zero")
         if self.element.min_subnormal < 2.0**-64 or self.element.max > 2.0**64:
             self._refuse(f"element={self.element}", "elements lie between 2**-64 and 2**64")
+        if self.scale.has_zero and not self.scale.mantissa_bits:
+            self._refuse(f"scale={self.scale}", "powers of two as scales are without zero: e8m0fnu")
         if self.scale.min_subnormal < 2.0**-127 or self.scale.max > 2.0**127:
             self._refuse(f"scale={self.scale}", "scales lie between 2**-127 and 2**127")
 
@@ -126,6 +128,10 @@ def get_block(fmt: BlockLike) -> BlockFormat:
     """
     if isinstance(fmt, BlockFormat):
         return fmt
+    if not isinstance(fmt, str):
+        raise TypeError(
+            f"{fmt!r} names no block format; pass a name such as 'mxfp4' or a BlockFormat."
+        )
     name, _, rule = fmt.lower().partition(":")
     if name not in _BLOCKS:
         close = [known for known in _BLOCKS if name and known.startswith(name)]
@@ -155,6 +161,7 @@ def round_block_exact(
     (1.0, [0.5, -1.0, 6.0])
     """
     fmt = get_block(fmt)
+    round_exact(0, fmt.element, mode)  # refuses what is no mode
     exact = [to_exact(value) for value in values]
     if any(isinstance(value, float) and value != 0 for value in exact):
         return math.nan, [math.nan] * len(exact)

@@ -50,6 +50,9 @@ class FloatFormat:
     def __post_init__(self) -> None:
         if self.specials not in get_args(Specials):
             self._refuse("specials", self.specials, f"is one of {', '.join(get_args(Specials))}")
+        for field in ("exponent_bits", "mantissa_bits", "bias"):
+            if not isinstance(getattr(self, field), int):
+                self._refuse(field, getattr(self, field), "is an integer")
         ieee = int(self.specials == "ieee")
         if not 1 + ieee <= self.exponent_bits <= 11:
             self._refuse("exponent_bits", self.exponent_bits, f"is {1 + ieee} to 11 (fp64's)")
@@ -320,9 +323,9 @@ def get(fmt: FormatLike) -> FloatFormat:
         return _by_name(fmt)
     try:
         name = np.dtype(fmt).name if fmt is not None else None  # NumPy takes None for float64
-    except TypeError:
+    except (TypeError, ValueError):
         name = None
-    if name is None:
+    if name is None or name == "void":
         raise TypeError(
             f"{fmt!r} does not name a format; pass a name like 'bf16', a dtype, or a FloatFormat."
         )

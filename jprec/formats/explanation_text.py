@@ -173,7 +173,8 @@ def _error(e: "Explanation") -> str:
     ulp = Fraction(e.ulp)
     text = f"{error_text(e)} = {in_units(e.exact_error, ulp)} ulp; "
     text += f"relative {short(e.relative_error)}"
-    if e.kind == "normal" and e.mode.startswith("nearest"):
+    bounded = isinstance(e.given, Fraction) and abs(e.given) >= Fraction(e.format.min_normal)
+    if e.kind == "normal" and bounded and e.mode.startswith("nearest"):
         text += f" (unit roundoff {power(-e.format.precision)} = {short(e.format.unit_roundoff)})"
     return text
 

@@ -1,6 +1,7 @@
 """Rounding in rational arithmetic: slow, short, and what everything else is compared with."""
 
 import math
+import operator
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -109,12 +110,26 @@ def _below_zero(fmt: FloatFormat, overflow: str) -> float:
 def to_exact(value: Number) -> Fraction | float:
     """`value` as a nonzero Fraction, or as the float +0, -0, infinity or NaN that it is."""
     try:
-        exact = Fraction(
-            value if isinstance(value, (int, Fraction, Decimal, str)) else float(value)
-        )
+        exact = _fraction(value)
     except (ValueError, OverflowError):  # Fractions are finite
         return _special(value)
-    return exact or float(value)
+    if exact:
+        return exact
+    text = str(value).strip() if isinstance(value, (str, Decimal)) else ""
+    return -0.0 if text.startswith("-") else 0.0 if text else float(value)
+
+
+def _fraction(value: Number) -> Fraction:
+    if isinstance(value, (int, Fraction, Decimal, str)):
+        return Fraction(value)
+    if hasattr(value, "__index__"):  # integers of NumPy, which float() would round
+        try:
+            return Fraction(operator.index(value))  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    if hasattr(value, "as_integer_ratio"):  # and its long doubles
+        return Fraction(*map(int, value.as_integer_ratio()))
+    return Fraction(float(value))
 
 
 def _special(value: Number) -> float:

@@ -168,7 +168,7 @@ def _binade_lines(fmt: FloatFormat, *, every_binade: bool) -> list[str]:
     found = binades(fmt)
     shown = set(range(len(found)))
     if not every_binade and len(found) > 40:
-        one = next(i for i, b in enumerate(found) if b.low == 1)
+        one = next((i for i, b in enumerate(found) if b.low == 1), len(found) // 2)
         ends = [*range(_SHOWN), *range(len(found) - _SHOWN, len(found))]
         shown = {*ends, *range(one - _SHOWN, one + _SHOWN + 1)}
     lines = [f"  {'binade':<16}{'values':>8}  spacing"]  # of positive values

@@ -6,6 +6,7 @@ range are as exact as the middle.
 
 import functools
 import math
+import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -51,7 +52,8 @@ def round_blocks(
       axis: The axis that is cut into blocks.
       key: PRNG key, if and only if the mode is "stochastic".
       random_bits: As in `round_to`; 32 by default. Where scales are no powers of two, quotients
-        have infinitely many bits and are cut off after 24: the bias is then at most 2**-20 ulp.
+        have infinitely many bits, of which 24 are looked at: with elements of precision p, the
+        bias is at most 2**(p - 24) ulp (2**-22 in nvfp4).
 
     Returns:
       [...] of the dtype of `x`.
@@ -92,6 +94,7 @@ def _checked(
 ) -> tuple[formats.BlockFormat, jax.Array, Storage, int]:
     fmt = formats.get_block(fmt)
     array, storage = as_floats(x)
+    axis = operator.index(axis) if hasattr(axis, "__index__") else axis
     if not isinstance(axis, int) or not -array.ndim <= axis < array.ndim:
         raise ValueError(
             f"axis={axis}, but x has {array.ndim} axes: choose {-array.ndim} to {array.ndim - 1}."
@@ -100,10 +103,11 @@ def _checked(
         )
     # An element times a scale that is no power of two has the bits of both.
     bits = fmt.element.precision + (fmt.scale.precision if fmt.scale.mantissa_bits else 0)
-    if bits > formats.get(array.dtype).precision:
+    held, smallest = formats.get(array.dtype), fmt.element.min_subnormal * fmt.scale.min_subnormal
+    if bits > held.precision or (fmt.scale.mantissa_bits and smallest < held.min_subnormal):
         raise TypeError(
-            f"{array.dtype} does not hold every value of {fmt.name}, which have up to {bits} "
-            "significand bits; convert x to a wider dtype first, which is exact."
+            f"{array.dtype} does not hold every value of {fmt.name}, multiples of {smallest:g} "
+            f"with up to {bits} significand bits; convert x to a wider dtype, which is exact."
         )
     return fmt, array, storage, axis % array.ndim
 
@@ -168,7 +172,7 @@ def _rounded(
         quotient = _divide(wide, _split(_widen(scale, storage), storage), storage)
     else:
         scale = _widen(scale, storage) - storage.one
-        quotient = wide - scale
+        quotient = _times(wide, -(scale >> storage.format.mantissa_bits), storage)
     # What leaves the storage's normal range at the bottom is far below the element's values.
     quotient = jnp.where(magnitude == 0, 0, jnp.maximum(quotient, storage.implicit_bit))
     quotient = jnp.minimum(quotient, storage.infinity)
@@ -204,10 +208,10 @@ def _scale(largest: jax.Array, fmt: formats.BlockFormat, storage: Storage) -> ja
     """The patterns of the scales of blocks with these largest magnitudes."""
     wide = _widen(largest, storage)
     if fmt.scale_rule == "floor":
-        power = (wide & -storage.implicit_bit) - fmt.element.max_exponent * storage.implicit_bit
+        field = (wide >> storage.format.mantissa_bits) - fmt.element.max_exponent
         ends = (fmt.scale.min_subnormal, fmt.scale.max)
-        low, high = (_widen_exactly(end, storage) for end in ends)
-        return _narrow(jnp.clip(power, low, high), storage)
+        low, high = (math.frexp(end)[1] - 1 + storage.format.bias for end in ends)
+        return _narrow(jnp.clip(field, low, high) << storage.format.mantissa_bits, storage)
     maximum = _split(jnp.asarray(storage.pattern(fmt.element.max), storage.integer), storage)
     quotient = _divide(wide, maximum, storage)
     mode = {"nearest": "nearest_even", "ceil": "up"}[fmt.scale_rule]
@@ -240,9 +244,11 @@ def _widen(pattern: jax.Array, storage: Storage) -> jax.Array:
     return jnp.where(pattern < storage.implicit_bit, normalised, pattern)
 
 
-def _widen_exactly(number: float, storage: Storage) -> int:
-    """The wide pattern of a power of two."""
-    return (math.frexp(number)[1] - 1 + storage.format.bias) * storage.implicit_bit
+def _times(wide: jax.Array, power: jax.Array, storage: Storage) -> jax.Array:
+    """The wide patterns of `wide * 2**power`; from infinity on, some pattern not below that."""
+    bits = storage.format.mantissa_bits
+    field = jnp.minimum((wide >> bits) + power, storage.infinity >> bits)
+    return (wide & (storage.implicit_bit - 1)) | (field << bits)
 
 
 def _narrow(wide: jax.Array, storage: Storage) -> jax.Array:
@@ -281,6 +287,7 @@ def _divide(wide: jax.Array, by: _Parts, storage: Storage) -> jax.Array:
     over = (quotient >= 2 * storage.implicit_bit).astype(storage.integer)
     quotient = _cut_off(quotient, over) | inexact
     field = (wide >> held.mantissa_bits) - by.exponent - 8 + over
+    field = jnp.minimum(field, storage.infinity >> held.mantissa_bits)
     return ((field - 1) << held.mantissa_bits) + quotient
 
 

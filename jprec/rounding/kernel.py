@@ -6,6 +6,8 @@ and its `reduce_precision` flushes the target's subnormals. Integers are left al
 
 import dataclasses
 import difflib
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,8 +54,8 @@ class Rounding:
                 f"random_bits={self.random_bits}, but mode={self.mode!r} is not random; leave it "
                 "out or choose mode='stochastic'."
             )
-        if self.random_bits is not None and not 1 <= self.random_bits <= MAX_RANDOM_BITS:
-            raise ValueError(f"random_bits={self.random_bits}, but it is 1 to {MAX_RANDOM_BITS}.")
+        if self.random_bits is not None and self.random_bits not in range(1, MAX_RANDOM_BITS + 1):
+            raise ValueError(f"random_bits={self.random_bits!r}, but it is 1 to {MAX_RANDOM_BITS}.")
 
     @property
     def flushes_input(self) -> bool:
@@ -71,8 +73,21 @@ class Rounding:
         return self.overflow == "format" and self.subnormals == "keep"
 
 
+@functools.cache
+def _described(fmt: formats.FloatFormat, options: tuple[tuple[str, Any], ...]) -> Rounding:
+    return Rounding(format=fmt, **dict(options))
+
+
+def described(fmt: formats.FloatFormat, **options: Any) -> Rounding:
+    """The Rounding with these options; the same object for the same ones."""
+    try:
+        return _described(fmt, tuple(sorted(options.items())))
+    except TypeError:  # an option that cannot be hashed is none: say so
+        return Rounding(format=fmt, **options)
+
+
 def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         close = difflib.get_close_matches(str(value), allowed, n=1)
         raise ValueError(
             f"{option}={value!r}, but it is one of {', '.join(allowed)}."

@@ -9,7 +9,7 @@ from jax import lax
 
 from jprec import formats
 from jprec.rounding.dither import draw
-from jprec.rounding.kernel import Rounding, default_random_bits, round_bits
+from jprec.rounding.kernel import Rounding, default_random_bits, described, round_bits
 from jprec.rounding.storage import Storage, as_floats, check_fits, check_key
 
 
@@ -32,9 +32,9 @@ def round_to(
     "to_odd", and "up" and "down" where they point inward, stop at the largest value. A stochastic
     rounding overflows as the nearest modes do, with its own probability. Infinity counts as beyond
     every format without it. docs/rounding.md has the table. In a format without sign, negative
-    numbers become NaN, or zero with "saturate", unless they round to zero. e8m0fnu has neither sign
-    nor zero: negative numbers and zero become NaN, smaller numbers than its smallest become that,
-    and ties go up.
+    numbers become NaN, or zero with "saturate", unless they round, or are flushed, to zero. e8m0fnu
+    has neither sign nor zero: negative numbers and zero become NaN, smaller numbers than its
+    smallest become that, and ties go up.
 
     The derivative of rounding is zero almost everywhere, and useless; so it is declared instead.
 
@@ -50,7 +50,7 @@ def round_to(
         rounding; "flush_output", which zeroes what is subnormal in `fmt`, after rounding; "flush":
         both. The sign stays.
       key: PRNG key, if and only if the mode is "stochastic". Elements draw independently. Under
-        `vmap` a shared key means shared draws.
+        `vmap`, and in the shards of `shard_map`, a shared key means shared draws.
       random_bits: Random bits for each element of a stochastic rounding, 1 to 32. Rounding is
         exactly unbiased where no more bits than these are dropped. By default 16 where that is
         everywhere (bf16 and tf32 from float32), else 32: enough for all but subnormal results.
@@ -70,7 +70,14 @@ def round_to(
     >>> round_to(jnp.float32([1000.0, 43008.11, 70000.0]), "fp16").tolist()
     [1000.0, 43008.0, inf]
     """
-    rounding = _rounding(formats.get(fmt), mode, overflow, subnormals, random_bits, derivative)
+    rounding = described(
+        formats.get(fmt),
+        mode=mode,
+        overflow=overflow,
+        subnormals=subnormals,
+        random_bits=random_bits,
+        derivative=derivative,
+    )
     check_key(mode, key)
     array, storage = as_floats(x)
     check_fits(rounding.format, array.dtype)
@@ -78,25 +85,6 @@ def round_to(
     if unchanged and derivative == "straight_through":
         return array
     return _round(array, key, rounding=rounding, storage=storage)
-
-
-@functools.cache
-def _rounding(
-    fmt: formats.FloatFormat,
-    mode: str,
-    overflow: str,
-    subnormals: str,
-    random_bits: int | None,
-    derivative: str,
-) -> Rounding:
-    return Rounding(
-        format=fmt,
-        mode=mode,
-        overflow=overflow,
-        subnormals=subnormals,
-        random_bits=random_bits,
-        derivative=derivative,
-    )
 
 
 @functools.partial(jax.jit, static_argnames=("rounding", "storage"))
@@ -119,7 +107,13 @@ def rounded(
     held = lax.convert_element_type(x, storage.dtype)
     smallest_normal = formats.get(x.dtype).min_normal
     bits = round_bits(storage.to_integer(held), dither, rounding, storage, smallest_normal)
-    return lax.convert_element_type(storage.from_integer(bits), x.dtype)
+    result = lax.convert_element_type(storage.from_integer(bits), x.dtype)
+    if x.dtype == storage.dtype:
+        return result
+    # The conversions quiet NaNs and drop their payload, and XLA selects BF16 numbers by converting.
+    own, found = (lax.bitcast_convert_type(numbers, jnp.int16) for numbers in (x, result))
+    kept = jnp.where((own & 0x7FFF) > formats.get(x.dtype).infinity_code, own, found)
+    return lax.bitcast_convert_type(kept, x.dtype)
 
 
 @rounded.defjvp
@@ -133,6 +127,6 @@ def _rounded_jvp(
         bits = storage.to_integer(lax.convert_element_type(x, storage.dtype))
         inside = (bits & ~storage.sign) <= storage.pattern(rounding.format.max)
         if not rounding.format.signed:
-            inside &= bits >= 0
+            inside &= (bits >= 0) | (bits == storage.sign)  # -0 is no negative number
         tangent = jnp.where(inside, tangent, jnp.zeros_like(tangent))
     return rounded(*primals, rounding, storage), tangent

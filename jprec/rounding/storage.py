@@ -99,7 +99,7 @@ def as_floats(x: jax.typing.ArrayLike) -> tuple[jax.Array, Storage]:
 def _not_an_array_of_floats(x: object, dtype: np.dtype | None) -> str:
     what = f"x is {type(x).__name__}" if dtype is None else f"x is an array of {dtype}"
     taken = "an array of float32, bfloat16 or float16 (float64 under jax_enable_x64)"
-    if dtype is not None and jnp.issubdtype(dtype, jnp.floating):
+    if dtype is not None and jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4:
         way = "Convert it first, with x.astype(jnp.float32), which is exact."
     else:
         way = "Convert it first, with jnp.asarray(x, jnp.float32), which rounds to FP32."

@@ -143,7 +143,7 @@ def test_what_is_no_format_is_refused(name):
 def test_a_dtype_that_is_no_float_is_refused():
     with pytest.raises(ValueError, match="unknown format 'int32'"):
         formats.get(np.int32)
-    for wrong in (3.5, None):
+    for wrong in (3.5, None, []):
         with pytest.raises(TypeError, match="does not name a format"):
             formats.get(wrong)
 
@@ -162,6 +162,7 @@ def test_a_block_format_is_said_to_be_one():
         ("exponent_bits", 12, "2 to 11"),
         ("specials", "inf", "one of ieee"),
         ("bias", 2000, "float64"),
+        ("bias", 3.5, "is an integer"),
         ("signed", False, "takes a sign"),
         ("has_zero", False, "exponents alone"),
     ],

@@ -294,3 +294,14 @@ def test_the_text_is_wrapped_at_a_width():
     assert got.wrapped(104) == str(got)
     assert max(map(len, got.wrapped(70).splitlines())) <= 70
     assert got.wrapped(70).split() == str(got).split()
+
+
+def test_the_unit_roundoff_stands_only_where_it_bounds_the_error():
+    assert "unit roundoff" in str(formats.explain("1.2", "e2m1fn"))
+    assert "unit roundoff" not in str(formats.explain("0.75", "e2m1fn"))  # subnormal, goes to 1
+
+
+def test_ties_that_go_the_same_way_say_which():
+    for number, way in (("1.1", "up"), ("-1.1", "down")):
+        table = formats.side_by_side([formats.explain(number, "fp16", "nearest_away")])
+        assert way in next(line for line in table.splitlines() if line.startswith("ties go"))

@@ -161,3 +161,19 @@ def test_bad_choices_name_the_good_ones():
         formats.round_exact(1, "fp16", overflow="inf")
     with pytest.raises(ValueError, match=r"'one' is not a number"):
         formats.round_exact("one", "fp16")
+
+
+def test_numbers_of_numpy_are_taken_as_they_are():
+    assert formats.round_exact(np.int64(2**53 + 1), "fp64", "up") == 2.0**53 + 2
+    value = np.longdouble(1) + np.longdouble(2) ** -11 + np.longdouble(2) ** -60
+    assert formats.round_exact(value, "fp16") == 1.0009765625
+    assert formats.round_exact(np.float32(0.1), "fp64") == float(np.float32(0.1))
+    assert math.isnan(formats.round_exact(np.longdouble("nan"), "fp16"))
+    for zero in ("0/1", "0", Decimal("0.0")):
+        assert formats.round_exact(zero, "fp16") == 0.0
+    assert math.copysign(1, formats.round_exact("-0", "fp16")) == -1
+
+
+def test_a_block_with_a_mode_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="mode='nearest'"):
+        formats.round_block_exact([0.0], "nvfp4", "nearest")

@@ -90,3 +90,8 @@ def test_every_format_has_details_and_facts(fmt):
     facts = formats.facts(described)
     last = facts["binades"][-1]
     assert last["low"] <= described.max < last["low"] + last["spacing"] * 2**described.mantissa_bits
+
+
+def test_a_format_without_a_binade_at_one_has_details():
+    high = formats.FloatFormat(name="high", exponent_bits=6, mantissa_bits=1, bias=-10)
+    assert "binade" in formats.details(high)

@@ -25,8 +25,32 @@ FORMATS = (
         name="wide",
         size=8,
         element=formats.get("e3m4"),
-        scale=formats.get("binary8p1ue"),
+        scale=formats.get("e8m0fnu"),
         scale_rule="ceil",
+    ),
+    # Elements far below 1 and scales that end early: quotients beyond FP32's exponents.
+    formats.BlockFormat(
+        name="fractions",
+        size=4,
+        element=formats.FloatFormat(
+            name="fraction", exponent_bits=2, mantissa_bits=1, bias=6, specials="none"
+        ),
+        scale="e8m0fnu",
+        scale_rule="floor",
+    ),
+    formats.BlockFormat(
+        name="early",
+        size=2,
+        element="e2m1fn",
+        scale=formats.FloatFormat(
+            name="small",
+            exponent_bits=1,
+            mantissa_bits=3,
+            bias=46,
+            specials="nan_all_ones",
+            signed=False,
+        ),
+        scale_rule="nearest",
     ),
 )
 MODES = ("nearest_even", "nearest_away", "up", "to_odd")
@@ -100,6 +124,12 @@ def test_stochastic_elements_are_unbiased_neighbours():
         assert np.all((got == down) | (got == up)), name
         noise = (up - down)[0] / 2 / 4000**0.5
         assert np.all(np.abs(got.mean(0) - np.asarray(x[0])) <= 5 * noise + 1e-7), name
+
+
+def test_few_random_bits_cut_the_probability_off():
+    x = jnp.broadcast_to(jnp.float32([6.0, 1.4999]), (4000, 2))  # nearly 1.5, from 1
+    got = rounding.round_blocks(x, "mxfp4", "stochastic", key=jax.random.key(2), random_bits=1)
+    assert abs(float(jnp.mean(got[:, 1] > 1)) - 0.5) < 5 * 0.5 / 4000**0.5
 
 
 def test_any_axis_and_a_short_last_block(assert_same_bits):
@@ -185,6 +215,7 @@ def test_the_recipe_for_nvfp4_with_a_tensors_scale_takes_any_tensor(dtype):
         (jnp.ones(4), {"fmt": "mxfp4", "axis": None}, "axis=None, but x has 1 axes"),
         (jnp.ones(4), {"fmt": "mxfp8"}, "mxfp8_e4m3 or mxfp8_e5m2"),
         (jnp.ones(4), {"fmt": "fp16"}, "are for round_to"),
+        (jnp.ones(4), {"fmt": "mxfp4", "axis": np.int64(2)}, "axis=2, but x has 1 axes"),
         (jnp.ones(()), {"fmt": "mxfp4"}, "x is a scalar"),
         (jnp.ones(4), {"fmt": "mxfp4", "mode": "stochastic"}, "needs a key"),
     ],
@@ -198,6 +229,8 @@ def test_bad_input_is_refused_with_the_way_out(x, options, message):
     ("fields", "message"),
     [
         ({"size": 0}, "at least 1"),
+        ({"size": 3.5}, "an integer number"),
+        ({"scale": formats.get("binary8p1uf")}, "without zero: e8m0fnu"),
         ({"element": formats.get("fp16")}, "16 bits"),
         ({"element": formats.get("e8m0fnu")}, "a sign and a zero"),
         ({"scale": formats.get("e8m1")}, "10 bits"),
@@ -221,3 +254,9 @@ def test_a_dtype_with_too_few_bits_is_refused():
     assert rounding.round_blocks(jnp.ones(4), wide).dtype == jnp.float32
     with pytest.raises(TypeError, match="bfloat16 does not hold every value of wide"):
         rounding.round_blocks(jnp.ones(4, jnp.bfloat16), wide)
+    steps = dataclasses.replace(wide, name="steps", element="e4m3fn", scale="binary8p4uf")
+    with pytest.raises(TypeError, match="multiples of"):
+        rounding.round_blocks(jnp.ones(4, jnp.float16), steps)
+    with pytest.raises(TypeError, match="names no block format"):
+        rounding.round_blocks(jnp.ones(4), formats.get("fp16"))
+    assert rounding.round_blocks(jnp.ones((2, 4)), "mxfp4", axis=np.int64(0)).shape == (2, 4)

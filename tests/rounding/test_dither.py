@@ -1,11 +1,15 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from jprec import rounding
+from jprec import formats, rounding
 from jprec.rounding import dither
+from jprec.rounding.rounder import rounded
+from jprec.rounding.storage import as_floats
 
 # Random123's file of known answers (kat_vectors), Threefry-2x32: counter, key, and the results
 # after 13 and 20 rounds.
@@ -27,6 +31,43 @@ def test_threefry_gives_the_known_answers(counter, key, after_13, after_20):
     for rounds, want in ((13, after_13), (20, after_20)):
         got = dither.threefry(*words, rounds=rounds)
         assert tuple(map(int, got)) == want
+
+
+def test_what_is_drawn_is_pinned():
+    """Thirteen rounds: the known answer for key 0 and counter 0, its two words combined."""
+    drawn = dither.draw(jnp.zeros(2, jnp.uint32), (3,), 32)
+    assert int(drawn[0]) == 0x9D1C5EC6 ^ 0x8BD50731
+    assert dither.ROUNDS == 13
+
+
+def lifts(x: float, fmt, dither_word: int, dtype: str = "float32") -> bool:
+    """Whether `x`, below the smallest value of the format, goes up under this draw."""
+    numbers = jnp.asarray([x], dtype)
+    _, storage = as_floats(numbers)
+    plan = rounding.Rounding(format=formats.get(fmt), mode="stochastic")
+    return bool(rounded(numbers, jnp.asarray([dither_word], jnp.uint32), plan, storage)[0] > 0)
+
+
+@pytest.mark.parametrize("below", [1, 8, 20, 31])
+def test_tiny_numbers_go_up_for_exactly_their_share_of_the_draws(below):
+    """A number of 2**-below of the smallest value: 2**(32 - below) draws of 2**32, the largest."""
+    first = 2**32 - 2 ** (32 - below)
+    low = dataclasses.replace(formats.get("e5m2"), name="low", exponent_bits=4, bias=124)
+    for fmt in ("fp16", low):
+        smallest = formats.get(fmt).min_subnormal
+        if smallest * 2.0**-below < 2.0**-149:
+            continue
+        x = smallest * 2.0**-below
+        assert (lifts(x, fmt, first), lifts(x, fmt, first - 1)) == (True, False), fmt
+    with jax.enable_x64(True):
+        x = 2.0**-24 * 2.0**-below
+        found = lifts(x, "fp16", first, "float64"), lifts(x, "fp16", first - 1, "float64")
+        assert found == (True, False)
+
+
+def test_zero_and_what_is_too_tiny_go_up_for_no_draw():
+    for x in (0.0, 2.0**-24 * 2.0**-33, 2.0**-149):
+        assert not lifts(x, "fp16", 2**32 - 1)
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (3, 4, 5)])

@@ -56,11 +56,15 @@ def test_values_midpoints_and_neighbours_agree_with_table_and_oracle_in_every_mo
         assert_same_numbers(got[sample], want, x[sample])
 
 
-@pytest.mark.parametrize("name", ["fp16", "bf16", "e4m3fn", "e2m1fn", "e8m0fnu"])
-def test_saturation_agrees_with_the_oracle(name, points):
+SATURATED = ("fp16", "bf16", "e4m3fn", "e2m1fn", "e8m0fnu", "binary8p3uf", "binary8p4ue")
+
+
+@pytest.mark.parametrize("name", SATURATED)
+def test_saturation_agrees_with_the_oracle_in_every_mode(name, points):
     x = points(name, 200)
     x = np.concatenate([x[:: 1 + len(x) // 200], np.float32([7e4, 1e9, -450.0, 3.4e38, np.inf])])
-    modes = ("nearest_even", "toward_zero", "up")
+    x = np.concatenate([x, -x])
+    modes = formats.MODES
     every = jax.jit(
         lambda x: jnp.stack([rounding.round_to(x, name, m, overflow="saturate") for m in modes])
     )

@@ -67,6 +67,8 @@ def test_fp32_itself_changes_nothing(assert_same_bits):
         ({"random_bits": 8}, r"random_bits=8, but mode='nearest_even' is not random"),
         ({"mode": "stochastic", "key": 1, "random_bits": 33}, r"random_bits=33.*1 to 32"),
         ({"mode": "stochastic", "key": 1, "random_bits": 0}, r"random_bits=0.*1 to 32"),
+        ({"mode": "stochastic", "key": 1, "random_bits": 8.5}, r"random_bits=8.5.*1 to 32"),
+        ({"mode": ["up"]}, r"mode=\['up'\]"),
         ({"overflow": "clip"}, r"overflow='clip'.*format, saturate"),
         ({"derivative": "straight"}, r"derivative='straight'.*Did you mean 'straight_through"),
         ({"subnormals": "flushed"}, r"subnormals='flushed'.*Did you mean 'flush"),
@@ -118,3 +120,15 @@ def test_a_format_with_many_normal_values_among_the_dtypes_subnormals_is_refused
     assert float(rounding.round_to(jnp.float32(2.0**-127), low)) == 2.0**-127  # one binade
     with pytest.raises(TypeError, match="more than one binade of normal values among"):
         rounding.round_to(jnp.float32(1.0), dataclasses.replace(low, bias=129))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "unsigned"), [("bfloat16", 16), ("float16", 16), ("float32", 32)]
+)
+def test_nan_stays_the_nan_it_was(dtype, unsigned, assert_same_bits):
+    words = {"bfloat16": [0x7F81, 0x7FC3, 0xFFFF], "float16": [0x7C01, 0x7E03, 0xFFFF]}
+    words["float32"] = [0x7F800001, 0x7FC00003, 0xFFFFFFFF]
+    x = jax.lax.bitcast_convert_type(jnp.array(words[dtype], f"uint{unsigned}"), dtype)
+    got = rounding.round_to(x, "e5m2")
+    back = jax.lax.bitcast_convert_type(got, f"uint{unsigned}")
+    assert back.tolist() == words[dtype]
