@@ -1,6 +1,7 @@
 """The products of a function, as a list."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,6 +45,8 @@ class Product:
       result_shape: Its shape.
       precision: What the program asks for: "HIGHEST", the name of a preset, or both operands'
         levels ("HIGH, DEFAULT"); None where it asks for nothing.
+      flops: Floating-point operations of one run, two for each product in a sum. The zeros of a
+        convolution's padding and dilation count.
       trips: How often it runs, the lengths of loops multiplied; None inside a `while` loop. Each
         branch of a conditional counts as if it ran.
     """
@@ -57,6 +60,7 @@ class Product:
     result_dtype: str
     result_shape: tuple[int, ...]
     precision: str | None
+    flops: int
     trips: int | None
 
 
@@ -99,8 +103,27 @@ def _product(equation: Any, scope: str, trips: int | None) -> Product:
         result_dtype=result.dtype.name,
         result_shape=tuple(result.shape),
         precision=_precision(equation.params["precision"]),
+        flops=2 * math.prod(result.shape) * _terms(equation),
         trips=trips,
     )
+
+
+def _terms(equation: Any) -> int:
+    """How many products are summed for each element of the result."""
+    left, right = (variable.aval.shape for variable in equation.invars[:2])
+    params = equation.params
+    match equation.primitive.name:
+        case "dot_general":
+            (contracted, _), _ = params["dimension_numbers"]
+            return math.prod(left[axis] for axis in contracted)
+        case "conv_general_dilated":
+            out_feature, *summed = params["dimension_numbers"].rhs_spec
+            del out_feature  # the kernel's input features are those of one group
+            return math.prod(right[axis] for axis in summed)
+        case _:  # each row of a ragged product meets the weights of its own group
+            numbers = params["ragged_dot_dimension_numbers"]
+            (contracted, _), _ = numbers.dot_dimension_numbers
+            return math.prod(left[axis] for axis in contracted)
 
 
 def _precision(value: Any) -> str | None:

@@ -1,5 +1,6 @@
 """The list of a function's products."""
 
+import functools
 import inspect
 import warnings
 
@@ -125,3 +126,21 @@ def test_description_is_frozen(weights):
     (found,) = program.products(lambda w: w @ w, weights)
     with pytest.raises(AttributeError):
         found.phase = "backward"
+
+
+def test_operations_are_counted_as_by_hand():
+    def count(fn, *shapes):
+        return [p.flops for p in program.products(fn, *(jnp.ones(shape) for shape in shapes))]
+
+    assert count(lambda a, b: a @ b, (3, 4), (4, 5)) == [2 * 3 * 4 * 5]
+    assert count(lambda a, b: jnp.einsum("bij,bjk->bik", a, b), (7, 3, 4), (7, 4, 5)) == [840]
+    layout = ("NHWC", "HWIO", "NHWC")
+
+    def convolve(x, k, **how):
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=layout, **how)
+
+    assert count(convolve, (2, 8, 8, 4), (3, 3, 4, 6)) == [2 * (2 * 8 * 8 * 6) * (3 * 3 * 4)]
+    depthwise = functools.partial(convolve, feature_group_count=4)
+    assert count(depthwise, (2, 8, 8, 4), (3, 3, 1, 4)) == [2 * (2 * 8 * 8 * 4) * (3 * 3)]
+    ragged = lambda x, w: jax.lax.ragged_dot(x, w, jnp.array([2, 4]))
+    assert count(ragged, (6, 3), (2, 3, 5)) == [2 * 6 * 3 * 5]
