@@ -102,6 +102,9 @@ _OPAQUE = frozenset(
     }
 )
 
+#: Equations that call the host and give nothing back.
+_REPORTS = frozenset({"debug_callback", "debug_print"})
+
 #: Part of the name of equations that JAX adds to a backward pass to compute forward values anew.
 RECOMPUTED = "rematted_computation"
 
@@ -135,6 +138,11 @@ def opened(body: Any) -> tuple[Any, list[Any]]:
 def is_opaque(equation: Any) -> bool:
     """Whether the equation computes something that its parameters do not show."""
     return equation.primitive.name in _OPAQUE
+
+
+def is_report(equation: Any) -> bool:
+    """Whether the equation calls the host, and gives nothing back."""
+    return equation.primitive.name in _REPORTS
 
 
 def is_known(equation: Any) -> bool:
@@ -218,6 +226,35 @@ def executed_bodies(equation: Any) -> list[Any]:
     for value in bodies(equation).values():
         found += [value] if is_body(value) else [body for body in value if is_body(body)]
     return found
+
+
+def calls(equation: Any) -> list[tuple[Any, list[int] | None]]:
+    """The executed bodies, each with the places of its arguments among the equation's inputs.
+
+    The places are None where arguments and inputs do not correspond one to one.
+    """
+    found: list[tuple[Any, list[int] | None]] = []
+    places = list(range(len(equation.invars)))
+    if equation.primitive.name == "while":
+        params = equation.params
+        tested, run = params["cond_nconsts"], params["body_nconsts"]
+        carried = places[tested + run :]
+        return [
+            (params["cond_jaxpr"], [*places[:tested], *carried]),
+            (params["body_jaxpr"], places[tested:]),
+        ]
+    if equation.primitive.name == "cond":
+        places = places[1:]  # the first input chooses the branch
+    for body in executed_bodies(equation):
+        fits = len(parts(body)[0].invars) == len(places)
+        found.append((body, places if fits else None))
+    return found
+
+
+def is_combiner(body: Any) -> bool:
+    """Whether a body says only how elements combine (in a reduction, a scatter): all is scalar."""
+    program = parts(body)[0]
+    return all(getattr(v.aval, "shape", None) == () for v in (*program.invars, *program.outvars))
 
 
 def trips(equation: Any) -> int | None:
