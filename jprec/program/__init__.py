@@ -3,13 +3,16 @@
 from jprec.program.description import Product, products
 from jprec.program.emulation import emulate
 from jprec.program.explicit_rounding import round_explicitly
+from jprec.program.operations import Operation, operations
 from jprec.program.rewriting import Rule, rewrite
 from jprec.program.watching import watch_products
 
 __all__ = [
+    "Operation",
     "Product",
     "Rule",
     "emulate",
+    "operations",
     "products",
     "rewrite",
     "round_explicitly",

@@ -3,20 +3,8 @@
 The one walk through a program that descriptions are made from. It enters whatever runs a program
 of its own, so that each equation is met where it computes.
 
-Which phase an equation belongs to is read from the names that JAX gives to differentiated
-functions, and outside of these from what it is made of:
-
-- "forward", "recomputed" and "backward" are what the names say;
-- an equation outside of a differentiated function is "optimiser" if Optax, Flax or `jprec.optim`
-  made it in an update, or if a gradient enters it: clipping, unscaling, moments, the update
-  itself, sums of gradients over micro-batches;
-- every other one is "forward": preparing data, losses that nobody differentiates.
-
-What `apply_updates` returns are parameters, no longer gradients, and what the last turn of a loop
-hands to the next counts as data. So a loss taken with the new parameters is forward again. Where
-an update is written by hand (`w - rate * gradient`), nothing tells the new parameters from the
-update, and what follows them in the same step is "optimiser", too; and so is what follows a
-gradient that is no training gradient, such as a force.
+Outside of what is differentiated, the phase follows from what an equation is made of: the walk
+keeps track of which values are gradients. `jprec.program.operations` states the rule.
 """
 
 import dataclasses
