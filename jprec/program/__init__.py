@@ -5,6 +5,7 @@ from jprec.program.emulation import emulate
 from jprec.program.explicit_rounding import round_explicitly
 from jprec.program.operations import Operation, operations
 from jprec.program.rewriting import Rule, rewrite
+from jprec.program.sources import names
 from jprec.program.watching import watch_products
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Product",
     "Rule",
     "emulate",
+    "names",
     "operations",
     "products",
     "rewrite",

@@ -1,6 +1,7 @@
 """Where an equation comes from: the user's line, the names around it, the pass it belongs to."""
 
 import os
+import re
 from importlib import util
 from typing import Any, Literal
 
@@ -35,8 +36,37 @@ def source_line(equation: Any) -> str | None:
 
 
 def joined(scope: str, equation: Any) -> str:
-    """The names around an equation inside a body whose own names are `scope`."""
-    return "/".join(filter(None, (scope, str(equation.source_info.name_stack))))
+    """The names around an equation inside a body whose own names are `scope`.
+
+    In a backward pass JAX names a `jax.checkpoint` twice over. It is named once here.
+    """
+    own = str(equation.source_info.name_stack)
+    names = "/".join(filter(None, (scope, own)))
+    if not (versions.is_checkpoint(equation) and is_backward(names)):
+        return names
+    parts = own.split("/")
+    half = len(parts) // 2
+    if [*map(_plain, parts[:half])] == [*map(_plain, parts[half:])]:
+        parts = parts[:half]
+    return "/".join(filter(None, (scope, *parts)))
+
+
+def names(scope: str) -> tuple[str, ...]:
+    """The names in a scope, without what JAX writes around and between them.
+
+    >>> names("transpose(jvp(blocks))/rematted_computation/query")
+    ('blocks', 'query')
+    """
+    return tuple(
+        plain
+        for name in scope.split("/")
+        if (plain := _plain(name)) and plain != versions.RECOMPUTED
+    )
+
+
+def _plain(name: str) -> str:
+    """A name without what JAX writes around it: "blocks" for "transpose(jvp(blocks))"."""
+    return re.sub(r"\w+\(|\)", "", name)
 
 
 def differentiated(scope: str) -> Literal["forward", "recomputed", "backward"] | None:

@@ -155,8 +155,8 @@ def has_body(equation: Any) -> bool:
     return equation.primitive.name == _HIDDEN_BODY or bool(bodies(equation))
 
 
-def wants_open_bodies(equation: Any) -> bool:
-    """Whether the equation's bodies must not have constants."""
+def is_checkpoint(equation: Any) -> bool:
+    """Whether the equation is a `jax.checkpoint`. Its body must not have constants."""
     return equation.primitive.name in ("remat2", "checkpoint")
 
 
