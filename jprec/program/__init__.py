@@ -1,5 +1,6 @@
 """A JAX program as data: described, watched, and rewritten into another arithmetic."""
 
+from jprec.program.counting import ProductCheck, check_products
 from jprec.program.description import Product, products
 from jprec.program.emulation import emulate
 from jprec.program.explicit_rounding import round_explicitly
@@ -11,7 +12,9 @@ from jprec.program.watching import watch_products
 __all__ = [
     "Operation",
     "Product",
+    "ProductCheck",
     "Rule",
+    "check_products",
     "emulate",
     "names",
     "operations",

@@ -265,6 +265,15 @@ def trips(equation: Any) -> int | None:
     return None if name == "while" else 1
 
 
+def copies(equation: Any) -> int:
+    """How often the lowered program holds the equation's bodies. A scan may be unrolled."""
+    unroll = int(equation.params.get("unroll", 1)) if equation.primitive.name == "scan" else 1
+    if unroll <= 1:
+        return 1
+    turns, rest = divmod(int(equation.params["length"]), unroll)
+    return (unroll if turns else 0) + rest
+
+
 @contextlib.contextmanager
 def as_written(equation: Any) -> Iterator[None]:
     """Equations made inside carry the names, the source line and the settings of `equation`."""

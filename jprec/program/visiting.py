@@ -35,6 +35,7 @@ class Visit:
       source: "file:line" of the user's code; None where none is on record. For an equation that a
         library's compiled function holds it is the line that calls the library.
       trips: How often it runs; None inside a `while` loop.
+      copies: How often the lowered program holds it: loops may be written out in part.
     """
 
     equation: Any
@@ -42,6 +43,7 @@ class Visit:
     scope: str
     source: str | None
     trips: int | None
+    copies: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,7 @@ class _Place:
     scope: str = ""
     source: str | None = None
     trips: int | None = 1
+    copies: int = 1
     is_update: bool = False
 
 
@@ -81,7 +84,7 @@ def _visit(program: Any, place: _Place, are_gradients: Sequence[bool]) -> _Visit
         if not is_known:
             bodies = [(body, places) for body, places in bodies if not versions.is_combiner(body)]
         if not (is_known and bodies):
-            yield Visit(equation, phase, here.scope, here.source, here.trips)
+            yield Visit(equation, phase, here.scope, here.source, here.trips, here.copies)
         if bodies:
             results = yield from _visit_bodies(equation, bodies, here, entering)
         else:
@@ -97,6 +100,7 @@ def _place_of(equation: Any, outer: _Place) -> _Place:
         scope=joined(outer.scope, equation),
         source=source_line(equation) or outer.source,
         trips=outer.trips,
+        copies=outer.copies,
         is_update=outer.is_update or is_in_optimiser(equation),
     )
 
@@ -116,7 +120,7 @@ def _visit_bodies(
     results = [False] * len(equation.outvars)
     turns = versions.trips(equation)
     trips = None if here.trips is None or turns is None else here.trips * turns
-    inside = dataclasses.replace(here, trips=trips)
+    inside = dataclasses.replace(here, trips=trips, copies=here.copies * versions.copies(equation))
     for body, places in bodies:
         program, _ = versions.parts(body)
         if places is None:
