@@ -6,14 +6,17 @@ from jprec.program.emulation import emulate
 from jprec.program.explicit_rounding import round_explicitly
 from jprec.program.operations import Operation, operations
 from jprec.program.rewriting import Rule, rewrite
+from jprec.program.shadowing import OperationError, Shadow, shadow
 from jprec.program.sources import names
 from jprec.program.watching import watch_products
 
 __all__ = [
     "Operation",
+    "OperationError",
     "Product",
     "ProductCheck",
     "Rule",
+    "Shadow",
     "check_products",
     "emulate",
     "names",
@@ -21,5 +24,6 @@ __all__ = [
     "products",
     "rewrite",
     "round_explicitly",
+    "shadow",
     "watch_products",
 ]

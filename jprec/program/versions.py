@@ -58,49 +58,17 @@ _TRANSPARENT = frozenset({"jit", "pjit", "remat2", "checkpoint"})
 
 #: Equations that compute something which no traced program shows, or only in a language of
 #: its own (a kernel on blocks of memory).
-_OPAQUE = frozenset(
-    {
-        "pallas_call",
-        "mpmd_map",
-        "core_map",
-        "tpu_custom_call",
-        "mosaic_gpu_p",
-        "triton_kernel_call",
-        "ffi_call",
-        "buffer_callback",
-        "pure_callback",
-        "io_callback",
-        "custom_partitioning",
-        "call_exported",
-        "call_tf",
-        "cudnn_fusion",
-        "dot_product_attention_fwd",
-        "dot_product_attention_bwd",
-        "dot_product_attention_fwd_wrapper",
-        "dot_product_attention_bwd_wrapper",
-        "dot_product_attention_fp8_fwd",
-        "dot_product_attention_fp8_bwd",
-        "dot_product_attention_fp8_fwd_wrapper",
-        "dot_product_attention_fp8_bwd_wrapper",
-        "rnn_fwd",
-        "rnn_bwd",
-        "scaled_dot",
-        "scaled_matmul",
-        "scaled_matmul_wrapper",
-        "bcoo_dot_general",
-        "bcoo_dot_general_sampled",
-        "bcoo_spdot_general",
-        "bcsr_dot_general",
-        "coo_matmat",
-        "coo_matvec",
-        "coo_spmm",
-        "coo_spmv",
-        "csr_matmat",
-        "csr_matvec",
-        "csr_spmm",
-        "csr_spmv",
-    }
-)
+_HIDING = """
+pallas_call mpmd_map core_map tpu_custom_call mosaic_gpu_p triton_kernel_call ffi_call
+buffer_callback pure_callback io_callback custom_partitioning call_exported call_tf cudnn_fusion
+dot_product_attention_fwd dot_product_attention_bwd dot_product_attention_fwd_wrapper
+dot_product_attention_bwd_wrapper dot_product_attention_fp8_fwd dot_product_attention_fp8_bwd
+dot_product_attention_fp8_fwd_wrapper dot_product_attention_fp8_bwd_wrapper rnn_fwd rnn_bwd
+scaled_dot scaled_matmul scaled_matmul_wrapper bcoo_dot_general bcoo_dot_general_sampled
+bcoo_spdot_general bcsr_dot_general coo_matmat coo_matvec coo_spmm coo_spmv csr_matmat
+csr_matvec csr_spmm csr_spmv
+"""
+_OPAQUE = frozenset(_HIDING.split())
 
 #: Equations that call the host and give nothing back.
 _REPORTS = frozenset({"debug_callback", "debug_print"})
@@ -263,6 +231,23 @@ def trips(equation: Any) -> int | None:
     if name == "scan":
         return int(equation.params["length"])
     return None if name == "while" else 1
+
+
+def scan_sizes(equation: Any) -> tuple[int, int]:
+    """How many of a scan's first inputs are constants, and how many of the next its carry."""
+    params = equation.params
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].update(equation.invars).unpack()
+    return len(consts), len(carry)
+
+
+def solve_inputs(equation: Any, inputs: Sequence[Any]) -> list[Any]:
+    """What of the inputs of a `custom_linear_solve` its solver takes."""
+    lengths = equation.params["const_lengths"]
+    start = lengths.matvec + lengths.vecmat
+    right_hand_side = start + lengths.solve + lengths.transpose_solve
+    return [*inputs[start : start + lengths.solve], *inputs[right_hand_side:]]
 
 
 def copies(equation: Any) -> int:
