@@ -26,9 +26,8 @@ def scoped(model: Any) -> Any:
 
     NNX leaves no names in a traced program. Here every method that a module has by its own class
     runs inside `jax.named_scope` with the module's path, so that `jprec.program.products` and all
-    that is built on it speak of "blocks/0/attention/query". Nothing else changes: values, states,
-    graph structure and paths are those of the model, and so are bits, unless the compiler takes
-    names into account. A module called from outside of the one that holds it is named by its
+    that is built on it speak of "blocks/0/attention/query". Nothing else changes: values to the
+    bit, states, graph structure and paths are those of the model. A module called from outside of the one that holds it is named by its
     whole path inside the caller's; one that is held twice has the path that comes first.
 
     It may be given a policy by `apply`, before or after. A second application changes nothing.
@@ -56,7 +55,12 @@ def scoped(model: Any) -> Any:
 
 
 def unscoped(model: Any) -> Any:
-    """A copy of an NNX model with the names taken away that `scoped` gave it."""
+    """A copy of an NNX model with the names taken away that `scoped` gave it.
+
+    Raises:
+      TypeError: for what is no NNX module.
+      ValueError: if a policy was given to the model after the names.
+    """
     check_is_nnx(model, "nn.unscoped")
     model = nnx.clone(model)
     for _, module in nnx.iter_modules(model):
