@@ -27,8 +27,9 @@ def scoped(model: Any) -> Any:
     NNX leaves no names in a traced program. Here every method that a module has by its own class
     runs inside `jax.named_scope` with the module's path, so that `jprec.program.products` and all
     that is built on it speak of "blocks/0/attention/query". Nothing else changes: values to the
-    bit, states, graph structure and paths are those of the model. A module called from outside of the one that holds it is named by its
-    whole path inside the caller's; one that is held twice has the path that comes first.
+    bit, states, graph structure and paths are those of the model. A module called from outside of
+    the one that holds it is named by its whole path inside the caller's; one that is held twice
+    has the path that comes first.
 
     It may be given a policy by `apply`, before or after. A second application changes nothing.
     `unscoped` is the way back.

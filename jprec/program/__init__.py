@@ -1,4 +1,4 @@
-"""A JAX program as data: described, counted, watched, shadowed, and rewritten into another arithmetic."""
+"""A JAX program as data: described, counted, watched, shadowed, rewritten in other arithmetic."""
 
 from jprec.program.counting import ProductCheck, check_products
 from jprec.program.description import Product, products

@@ -1,5 +1,6 @@
 """A program run in pairs: each value as the program has it, and in FP64."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -106,13 +107,12 @@ class Runner:
             return [*map(pair, results)], None
         wides = widening.compute(equation, [in_fp64(value) for value in inputs])
         alone = widening.compute(equation, [in_fp64(pair(value)) for value in originals])
-        outputs, made, total = [], jnp.float64(0.0), jnp.float64(0.0)
+        outputs, errors = [], []
         for result, wide, own, is_float in zip(results, wides, alone, are_floats, strict=True):
             outputs.append(Pair(result, wide if is_float else None))
             if is_float:
-                here = widening.widened(result)
-                made = jnp.maximum(made, widening.relative_error(here, own))
-                total = jnp.maximum(total, widening.relative_error(here, wide))
+                errors.append(widening.relative_errors(result, own, wide))
+        made, total = (functools.reduce(jnp.maximum, kind) for kind in zip(*errors, strict=True))
         return outputs, (made, total)
 
     def _body(

@@ -85,12 +85,16 @@ def compute(equation: Any, inputs: Sequence[Any]) -> list[Any]:
 
 
 @jax.jit
-def relative_error(got: jax.Array, want: jax.Array) -> jax.Array:
-    """[] float64: the largest difference, over the largest finite magnitude in `want`.
+def relative_errors(result: jax.Array, *wants: jax.Array) -> list[jax.Array]:
+    """[] float64 each: the largest difference to `want`, over its largest finite magnitude.
 
     Infinite where one is not finite and the other differs; 0 where both are the same.
     """
-    got, want = jnp.ravel(got), jnp.ravel(want)
+    got = jnp.ravel(widened(result))
+    return [_relative_error(got, jnp.ravel(want)) for want in wants]
+
+
+def _relative_error(got: jax.Array, want: jax.Array) -> jax.Array:
     equal = (got == want) | (jnp.isnan(got) & jnp.isnan(want))
     difference = jnp.where(equal, 0.0, jnp.abs(got - want))
     difference = jnp.where(jnp.isnan(difference), jnp.inf, difference)
