@@ -12,6 +12,7 @@ from jax import lax
 from jax.extend import core as jax_core
 
 from jprec.matmul import native, operands, sums
+from jprec.matmul.layout import alike
 from jprec.matmul.spec import MatmulSpec, get
 
 #: What may stand beside the convolution in lax's transpose of one.
@@ -97,7 +98,7 @@ def conv_general_dilated(
     dtype = jax.eval_shape(exact, lhs, rhs).dtype
     if operands.leaves_to_lax(spec, lhs.dtype, rhs.dtype, dtype):
         return exact(lhs, rhs)
-    return _convolve(lhs, rhs, geometry, spec, dtype)
+    return _convolve(*alike(lhs, rhs), geometry, spec, dtype)
 
 
 def _pairs(
