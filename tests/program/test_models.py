@@ -24,9 +24,9 @@ from jax.sharding import PartitionSpec
 
 from jprec import program
 
-#: Sizes: batch, time, inputs, outputs, hidden units, heads, vocabulary, rank. The width of
-#: attention is HEADS * HEAD. Powers of different primes keep products of different sizes apart.
-B, T, I, O, H, V, R = 2, 3, 5, 7, 11, 13, 17
+#: Sizes: batch, time, inputs, outputs, hidden units, vocabulary, rank; heads and their width.
+#: They are different primes, so that products of different shapes have different operations.
+B, T, IN, OUT, H, V, R = 2, 3, 5, 7, 11, 13, 17
 HEADS, HEAD = 4, 19
 WIDTH = HEADS * HEAD
 
@@ -113,12 +113,12 @@ def highest(case):
 
 def recurrent(cell):
     """A Linen cell over T steps."""
-    return linen(nn.RNN(cell), array(B, T, I))
+    return linen(nn.RNN(cell), array(B, T, IN))
 
 
 def modern_recurrent(cell):
     """An NNX cell over T steps."""
-    return modern(lambda rngs: nnx.RNN(cell(I, H, rngs=rngs)), array(B, T, I))
+    return modern(lambda rngs: nnx.RNN(cell(IN, H, rngs=rngs)), array(B, T, IN))
 
 
 # --- functions that are no single layer
@@ -137,13 +137,13 @@ class BatchNormMLP(nn.Module):
     @nn.compact
     def __call__(self, x):
         x = nn.BatchNorm(use_running_average=False)(nn.Dense(H)(x))
-        return nn.Dense(O)(nn.relu(x))
+        return nn.Dense(OUT)(nn.relu(x))
 
 
 class MLP(nnx.Module):
     def __init__(self, rngs):
-        self.first = nnx.Linear(I, H, rngs=rngs)
-        self.second = nnx.Linear(H, O, rngs=rngs)
+        self.first = nnx.Linear(IN, H, rngs=rngs)
+        self.second = nnx.Linear(H, OUT, rngs=rngs)
 
     def __call__(self, x):
         return self.second(nnx.relu(self.first(x)))
@@ -153,7 +153,7 @@ def mlp(params, x):
     return jnp.tanh(x @ params["first"]) @ params["second"]
 
 
-MLP_PARAMS = {"first": array(I, H), "second": array(H, O)}
+MLP_PARAMS = {"first": array(IN, H), "second": array(H, OUT)}
 
 
 def adam_step():
@@ -166,7 +166,7 @@ def adam_step():
         updates, state = adam.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, value
 
-    return step, (MLP_PARAMS, jax.eval_shape(adam.init, MLP_PARAMS), array(B, I), array(B, O))
+    return step, (MLP_PARAMS, jax.eval_shape(adam.init, MLP_PARAMS), array(B, IN), array(B, OUT))
 
 
 def nnx_step():
@@ -190,7 +190,7 @@ def nnx_step():
         value = update(model, optimizer, x, y)
         return nnx.state((model, optimizer)), value
 
-    return step, (state, array(B, I), array(B, O))
+    return step, (state, array(B, IN), array(B, OUT))
 
 
 def layers_by_scan(weights, x):
@@ -285,136 +285,140 @@ class Row:
     expected: list[Expected]
 
 
-CONV = (B, SIDE, SIDE, I)
+CONV = (B, SIDE, SIDE, IN)
 #: Positions of a 3 × 3 window that moves by two in 8 × 8 pixels without padding.
 STRIDED = (SIDE - K) // 2 + 1
 
 ROWS = {
-    # --- dense layers: x [B, I] W [I, O] is 2 B I O operations, and each of dx = dy Wᵀ, dW = xᵀ dy
-    "nn.Dense": Row(lambda: linen(nn.Dense(O), array(B, I)), forward(2 * B * I * O)),
+    # --- dense layers: x [B, IN] W [IN, OUT] is 2 B IN OUT operations, and so is each of
+    # dx = dy Wᵀ and dW = xᵀ dy
+    "nn.Dense": Row(lambda: linen(nn.Dense(OUT), array(B, IN)), forward(2 * B * IN * OUT)),
     "nn.Dense, gradient": Row(
-        lambda: gradient(linen(nn.Dense(O), array(B, I))),
-        forward(2 * B * I * O) + backward(2 * B * I * O, count=2),
+        lambda: gradient(linen(nn.Dense(OUT), array(B, IN))),
+        forward(2 * B * IN * OUT) + backward(2 * B * IN * OUT, count=2),
     ),
     "nnx.Linear, gradient": Row(
-        lambda: gradient(modern(lambda rngs: nnx.Linear(I, O, rngs=rngs), array(B, I))),
-        forward(2 * B * I * O) + backward(2 * B * I * O, count=2),
+        lambda: gradient(modern(lambda rngs: nnx.Linear(IN, OUT, rngs=rngs), array(B, IN))),
+        forward(2 * B * IN * OUT) + backward(2 * B * IN * OUT, count=2),
     ),
     "nnx.Linear, gradient of the parameters": Row(
-        lambda: gradient(modern(lambda rngs: nnx.Linear(I, O, rngs=rngs), array(B, I)), argnums=0),
-        forward(2 * B * I * O) + backward(2 * B * I * O),
+        lambda: gradient(
+            modern(lambda rngs: nnx.Linear(IN, OUT, rngs=rngs), array(B, IN)), argnums=0
+        ),
+        forward(2 * B * IN * OUT) + backward(2 * B * IN * OUT),
     ),
     "nnx.Linear over leading axes": Row(
-        lambda: modern(lambda rngs: nnx.Linear(I, O, rngs=rngs), array(B, T, SIDE, I)),
-        forward(2 * (B * T * SIDE) * I * O),
+        lambda: modern(lambda rngs: nnx.Linear(IN, OUT, rngs=rngs), array(B, T, SIDE, IN)),
+        forward(2 * (B * T * SIDE) * IN * OUT),
     ),
     "nn.DenseGeneral of two axes": Row(
-        lambda: linen(nn.DenseGeneral((HEADS, HEAD), axis=(-2, -1)), array(B, T, I)),
-        forward(2 * B * (T * I) * (HEADS * HEAD)),
+        lambda: linen(nn.DenseGeneral((HEADS, HEAD), axis=(-2, -1)), array(B, T, IN)),
+        forward(2 * B * (T * IN) * (HEADS * HEAD)),
     ),
     "nnx.LinearGeneral of two axes, gradient": Row(
         lambda: gradient(
             modern(
-                lambda rngs: nnx.LinearGeneral((T, I), (HEADS, HEAD), axis=(-2, -1), rngs=rngs),
-                array(B, T, I),
+                lambda rngs: nnx.LinearGeneral((T, IN), (HEADS, HEAD), axis=(-2, -1), rngs=rngs),
+                array(B, T, IN),
             )
         ),
-        forward(2 * B * (T * I) * (HEADS * HEAD)) + backward(2 * B * (T * I) * WIDTH, count=2),
+        forward(2 * B * (T * IN) * (HEADS * HEAD)) + backward(2 * B * (T * IN) * WIDTH, count=2),
     ),
     "nn.Einsum": Row(
-        lambda: linen(nn.Einsum((T, I, O), "bti,tio->bto"), array(B, T, I)),
-        forward(2 * B * T * I * O),
+        lambda: linen(nn.Einsum((T, IN, OUT), "bti,tio->bto"), array(B, T, IN)),
+        forward(2 * B * T * IN * OUT),
     ),
     "nnx.Einsum": Row(
         lambda: modern(
-            lambda rngs: nnx.Einsum("bti,tio->bto", (T, I, O), (T, O), rngs=rngs), array(B, T, I)
+            lambda rngs: nnx.Einsum("bti,tio->bto", (T, IN, OUT), (T, OUT), rngs=rngs),
+            array(B, T, IN),
         ),
-        forward(2 * B * T * I * O),
+        forward(2 * B * T * IN * OUT),
     ),
     "nn.Dense, dtype bf16": Row(  # the parameters stay in float32, and are cast
-        lambda: gradient(linen(nn.Dense(O, dtype=jnp.bfloat16), array(B, I))),
-        forward(2 * B * I * O, formats="bf16 bf16 bf16")
-        + backward(2 * B * I * O, count=2, formats="bf16 bf16 bf16"),
+        lambda: gradient(linen(nn.Dense(OUT, dtype=jnp.bfloat16), array(B, IN))),
+        forward(2 * B * IN * OUT, formats="bf16 bf16 bf16")
+        + backward(2 * B * IN * OUT, count=2, formats="bf16 bf16 bf16"),
     ),
     "nn.Dense, parameters bf16, input f32": Row(  # promoted: the product is FP32
-        lambda: gradient(linen(nn.Dense(O, param_dtype=jnp.bfloat16), array(B, I))),
-        forward(2 * B * I * O) + backward(2 * B * I * O, count=2),
+        lambda: gradient(linen(nn.Dense(OUT, param_dtype=jnp.bfloat16), array(B, IN))),
+        forward(2 * B * IN * OUT) + backward(2 * B * IN * OUT, count=2),
     ),
     "lax.dot_general, bf16 by f32": Row(  # not promoted: XLA takes two formats in one product
         lambda: (
             lambda x, w: lax.dot_general(x, w, (((1,), (0,)), ((), ()))),
-            (array(B, I, dtype=jnp.bfloat16), array(I, O)),
+            (array(B, IN, dtype=jnp.bfloat16), array(IN, OUT)),
         ),
-        forward(2 * B * I * O, formats="bf16 f32 f32"),
+        forward(2 * B * IN * OUT, formats="bf16 f32 f32"),
     ),
     "jnp.matmul, bf16 to f32": Row(  # the cotangent is f32, so the backward products are mixed
         lambda: gradient(
             (
                 functools.partial(jnp.matmul, preferred_element_type=jnp.float32),
-                (array(B, I, dtype=jnp.bfloat16), array(I, O, dtype=jnp.bfloat16)),
+                (array(B, IN, dtype=jnp.bfloat16), array(IN, OUT, dtype=jnp.bfloat16)),
             )
         ),
-        forward(2 * B * I * O, formats="bf16 bf16 f32")
-        + backward(2 * B * I * O, count=2, formats="f32 bf16 f32"),
+        forward(2 * B * IN * OUT, formats="bf16 bf16 f32")
+        + backward(2 * B * IN * OUT, count=2, formats="f32 bf16 f32"),
     ),
     "complex and integer": Row(  # two operations for each product, whatever it takes to do it
         lambda: (
             lambda z, n: (z @ z.T, n @ n.T),
-            (array(B, I, dtype=jnp.complex64), array(B, I, dtype=jnp.int32)),
+            (array(B, IN, dtype=jnp.complex64), array(B, IN, dtype=jnp.int32)),
         ),
-        forward(2 * B * I * B, formats="c64 c64 c64")
-        + forward(2 * B * I * B, formats="i32 i32 i32"),
+        forward(2 * B * IN * B, formats="c64 c64 c64")
+        + forward(2 * B * IN * B, formats="i32 i32 i32"),
     ),
-    # --- convolutions: each number of the result sums K K I products; the input's gradient has
-    # I numbers a pixel and sums K K O, the kernel's has K K I O and sums over all positions
+    # --- convolutions: each number of the result sums K K IN products; the input's gradient has
+    # IN numbers a pixel and sums K K OUT, the kernel's has K K IN OUT and sums over all positions
     "nn.Conv of one axis": Row(
-        lambda: linen(nn.Conv(O, (K,)), array(B, T, I)),
-        forward(2 * (B * T * O) * (K * I), kind="conv"),
+        lambda: linen(nn.Conv(OUT, (K,)), array(B, T, IN)),
+        forward(2 * (B * T * OUT) * (K * IN), kind="conv"),
     ),
     "nnx.Conv, strides 2, gradient": Row(
         lambda: gradient(
             modern(
-                lambda rngs: nnx.Conv(I, O, (K, K), strides=2, padding="VALID", rngs=rngs),
+                lambda rngs: nnx.Conv(IN, OUT, (K, K), strides=2, padding="VALID", rngs=rngs),
                 array(*CONV),
             )
         ),
-        forward(2 * (B * STRIDED**2 * O) * (K * K * I), kind="conv")
-        + backward(2 * (B * SIDE * SIDE * I) * (K * K * O), kind="conv")
-        + backward(2 * (K * K * I * O) * (B * STRIDED**2), kind="conv"),
+        forward(2 * (B * STRIDED**2 * OUT) * (K * K * IN), kind="conv")
+        + backward(2 * (B * SIDE * SIDE * IN) * (K * K * OUT), kind="conv")
+        + backward(2 * (K * K * IN * OUT) * (B * STRIDED**2), kind="conv"),
     ),
     "nn.Conv, depthwise, gradient": Row(  # a group is one channel
-        lambda: gradient(linen(nn.Conv(2 * I, (K, K), feature_group_count=I), array(*CONV))),
-        forward(2 * (B * SIDE * SIDE * 2 * I) * (K * K * 1), kind="conv")
-        + backward(2 * (B * SIDE * SIDE * I) * (K * K * 2), kind="conv")
-        + backward(2 * (K * K * 1 * 2 * I) * (B * SIDE * SIDE), kind="conv"),
+        lambda: gradient(linen(nn.Conv(2 * IN, (K, K), feature_group_count=IN), array(*CONV))),
+        forward(2 * (B * SIDE * SIDE * 2 * IN) * (K * K * 1), kind="conv")
+        + backward(2 * (B * SIDE * SIDE * IN) * (K * K * 2), kind="conv")
+        + backward(2 * (K * K * 1 * 2 * IN) * (B * SIDE * SIDE), kind="conv"),
     ),
     "nnx.Conv, dilated": Row(  # the holes of the kernel cost nothing
         lambda: modern(
-            lambda rngs: nnx.Conv(I, O, (K, K), kernel_dilation=2, rngs=rngs), array(*CONV)
+            lambda rngs: nnx.Conv(IN, OUT, (K, K), kernel_dilation=2, rngs=rngs), array(*CONV)
         ),
-        forward(2 * (B * SIDE * SIDE * O) * (K * K * I), kind="conv"),
+        forward(2 * (B * SIDE * SIDE * OUT) * (K * K * IN), kind="conv"),
     ),
     "nn.ConvTranspose, strides 2": Row(  # the zeros between the inputs count
-        lambda: linen(nn.ConvTranspose(O, (K, K), strides=(2, 2)), array(*CONV)),
-        forward(2 * (B * (2 * SIDE) ** 2 * O) * (K * K * I), kind="conv"),
+        lambda: linen(nn.ConvTranspose(OUT, (K, K), strides=(2, 2)), array(*CONV)),
+        forward(2 * (B * (2 * SIDE) ** 2 * OUT) * (K * K * IN), kind="conv"),
     ),
     "nnx.ConvTranspose, strides 2, gradient": Row(  # and do so again in the kernel's gradient
         lambda: gradient(
             modern(
-                lambda rngs: nnx.ConvTranspose(I, O, (K, K), strides=(2, 2), rngs=rngs),
+                lambda rngs: nnx.ConvTranspose(IN, OUT, (K, K), strides=(2, 2), rngs=rngs),
                 array(*CONV),
             )
         ),
-        forward(2 * (B * (2 * SIDE) ** 2 * O) * (K * K * I), kind="conv")
-        + backward(2 * (B * SIDE * SIDE * I) * (K * K * O), kind="conv")
-        + backward(2 * (K * K * I * O) * (B * (2 * SIDE) ** 2), kind="conv"),
+        forward(2 * (B * (2 * SIDE) ** 2 * OUT) * (K * K * IN), kind="conv")
+        + backward(2 * (B * SIDE * SIDE * IN) * (K * K * OUT), kind="conv")
+        + backward(2 * (K * K * IN * OUT) * (B * (2 * SIDE) ** 2), kind="conv"),
     ),
     "nn.ConvLocal": Row(  # patches are cut out by a convolution with an identity
-        lambda: linen(nn.ConvLocal(O, (K, K)), array(*CONV)),
-        forward(2 * (B * SIDE * SIDE * I * K * K) * (K * K), kind="conv")
-        + forward(2 * (B * SIDE * SIDE) * (K * K * I) * O),
+        lambda: linen(nn.ConvLocal(OUT, (K, K)), array(*CONV)),
+        forward(2 * (B * SIDE * SIDE * IN * K * K) * (K * K), kind="conv")
+        + forward(2 * (B * SIDE * SIDE) * (K * K * IN) * OUT),
     ),
-    "jnp.convolve": Row(  # full: I + K - 1 sums
+    "jnp.convolve": Row(  # full: IN + K - 1 sums
         lambda: (jnp.convolve, (array(SIDE), array(K))),
         forward(2 * (SIDE + K - 1) * K, kind="conv"),
     ),
@@ -471,82 +475,82 @@ ROWS = {
         )
         + backward(2 * B * T * T * WIDTH, count=2, formats="bf16 bf16 bf16"),
     ),
-    # --- recurrent cells: a gate is x [B, I] W [I, H] and h [B, H] U [H, H], in each of T steps
+    # --- recurrent cells: a gate is x [B, IN] W [IN, H] and h [B, H] U [H, H], in each of T steps
     "nn.SimpleCell": Row(
         lambda: recurrent(nn.SimpleCell(H)),
-        forward(2 * B * I * H, steps=T) + forward(2 * B * H * H, steps=T),
+        forward(2 * B * IN * H, steps=T) + forward(2 * B * H * H, steps=T),
     ),
     "nnx.SimpleCell, gradient": Row(
         lambda: gradient(modern_recurrent(nnx.SimpleCell)),
-        forward(2 * B * I * H, steps=T)
+        forward(2 * B * IN * H, steps=T)
         + forward(2 * B * H * H, steps=T)
-        + backward(2 * B * I * H, count=2, steps=T)
+        + backward(2 * B * IN * H, count=2, steps=T)
         + backward(2 * B * H * H, count=2, steps=T),
     ),
     "nn.LSTMCell": Row(  # four gates, one product each
         lambda: recurrent(nn.LSTMCell(H)),
-        forward(2 * B * I * H, count=4, steps=T) + forward(2 * B * H * H, count=4, steps=T),
+        forward(2 * B * IN * H, count=4, steps=T) + forward(2 * B * H * H, count=4, steps=T),
     ),
     "nn.LSTMCell, gradient": Row(
         lambda: gradient(recurrent(nn.LSTMCell(H))),
-        forward(2 * B * I * H, count=4, steps=T)
+        forward(2 * B * IN * H, count=4, steps=T)
         + forward(2 * B * H * H, count=4, steps=T)
-        + backward(2 * B * I * H, count=8, steps=T)
+        + backward(2 * B * IN * H, count=8, steps=T)
         + backward(2 * B * H * H, count=8, steps=T),
     ),
     "nnx.LSTMCell": Row(
         lambda: modern_recurrent(nnx.LSTMCell),
-        forward(2 * B * I * H, count=4, steps=T) + forward(2 * B * H * H, count=4, steps=T),
+        forward(2 * B * IN * H, count=4, steps=T) + forward(2 * B * H * H, count=4, steps=T),
     ),
     "nn.OptimizedLSTMCell, gradient": Row(  # four gates in one product
         lambda: gradient(recurrent(nn.OptimizedLSTMCell(H))),
-        forward(2 * B * I * (4 * H), steps=T)
+        forward(2 * B * IN * (4 * H), steps=T)
         + forward(2 * B * H * (4 * H), steps=T)
-        + backward(2 * B * I * (4 * H), count=2, steps=T)
+        + backward(2 * B * IN * (4 * H), count=2, steps=T)
         + backward(2 * B * H * (4 * H), count=2, steps=T),
     ),
     "nnx.OptimizedLSTMCell": Row(
         lambda: modern_recurrent(nnx.OptimizedLSTMCell),
-        forward(2 * B * I * (4 * H), steps=T) + forward(2 * B * H * (4 * H), steps=T),
+        forward(2 * B * IN * (4 * H), steps=T) + forward(2 * B * H * (4 * H), steps=T),
     ),
     "nn.GRUCell": Row(  # three gates, one product each
         lambda: recurrent(nn.GRUCell(H)),
-        forward(2 * B * I * H, count=3, steps=T) + forward(2 * B * H * H, count=3, steps=T),
+        forward(2 * B * IN * H, count=3, steps=T) + forward(2 * B * H * H, count=3, steps=T),
     ),
     "nnx.GRUCell, gradient": Row(  # three gates in one product
         lambda: gradient(modern_recurrent(nnx.GRUCell)),
-        forward(2 * B * I * (3 * H), steps=T)
+        forward(2 * B * IN * (3 * H), steps=T)
         + forward(2 * B * H * (3 * H), steps=T)
-        + backward(2 * B * I * (3 * H), count=2, steps=T)
+        + backward(2 * B * IN * (3 * H), count=2, steps=T)
         + backward(2 * B * H * (3 * H), count=2, steps=T),
     ),
     "nn.GRUCell, default_matmul_precision highest": Row(  # the only way: no cell has `precision`
         lambda: highest(recurrent(nn.GRUCell(H))),
-        forward(2 * B * I * H, count=3, steps=T, precision="HIGHEST")
+        forward(2 * B * IN * H, count=3, steps=T, precision="HIGHEST")
         + forward(2 * B * H * H, count=3, steps=T, precision="HIGHEST"),
     ),
     "nn.LSTMCell, dtype bf16": Row(
         lambda: recurrent(nn.LSTMCell(H, dtype=jnp.bfloat16)),
-        forward(2 * B * I * H, count=4, steps=T, formats="bf16 bf16 bf16")
+        forward(2 * B * IN * H, count=4, steps=T, formats="bf16 bf16 bf16")
         + forward(2 * B * H * H, count=4, steps=T, formats="bf16 bf16 bf16"),
     ),
     "nn.MGUCell": Row(  # two gates
         lambda: recurrent(nn.MGUCell(H)),
-        forward(2 * B * I * H, count=2, steps=T) + forward(2 * B * H * H, count=2, steps=T),
+        forward(2 * B * IN * H, count=2, steps=T) + forward(2 * B * H * H, count=2, steps=T),
     ),
     "nn.ConvLSTMCell": Row(
-        lambda: linen(nn.RNN(nn.ConvLSTMCell(H, (K, K))), array(B, T, SIDE, SIDE, I)),
-        forward(2 * (B * SIDE * SIDE * 4 * H) * (K * K * I), steps=T, kind="conv")
+        lambda: linen(nn.RNN(nn.ConvLSTMCell(H, (K, K))), array(B, T, SIDE, SIDE, IN)),
+        forward(2 * (B * SIDE * SIDE * 4 * H) * (K * K * IN), steps=T, kind="conv")
         + forward(2 * (B * SIDE * SIDE * 4 * H) * (K * K * H), steps=T, kind="conv"),
     ),
     "nnx.Bidirectional of GRUs": Row(
         lambda: modern(
             lambda rngs: nnx.Bidirectional(
-                *(nnx.RNN(nnx.GRUCell(I, H, rngs=rngs)) for _ in range(2))
+                *(nnx.RNN(nnx.GRUCell(IN, H, rngs=rngs)) for _ in range(2))
             ),
-            array(B, T, I),
+            array(B, T, IN),
         ),
-        forward(2 * B * I * (3 * H), count=2, steps=T)
+        forward(2 * B * IN * (3 * H), count=2, steps=T)
         + forward(2 * B * H * (3 * H), count=2, steps=T),
     ),
     # --- other layers and losses
@@ -559,54 +563,54 @@ ROWS = {
         forward(2 * B * T * WIDTH * V) + backward(2 * B * T * WIDTH * V, count=2),
     ),
     "nnx.LoRA": Row(
-        lambda: modern(lambda rngs: nnx.LoRA(I, R, O, rngs=rngs), array(B, I)),
-        forward(2 * B * I * R) + forward(2 * B * R * O),
+        lambda: modern(lambda rngs: nnx.LoRA(IN, R, OUT, rngs=rngs), array(B, IN)),
+        forward(2 * B * IN * R) + forward(2 * B * R * OUT),
     ),
     "nnx.LoRALinear, precision highest": Row(  # which reaches the dense layer only
         lambda: modern(
-            lambda rngs: nnx.LoRALinear(I, O, lora_rank=R, precision="highest", rngs=rngs),
-            array(B, I),
+            lambda rngs: nnx.LoRALinear(IN, OUT, lora_rank=R, precision="highest", rngs=rngs),
+            array(B, IN),
         ),
-        forward(2 * B * I * O, precision="HIGHEST")
-        + forward(2 * B * I * R)
-        + forward(2 * B * R * O),
+        forward(2 * B * IN * OUT, precision="HIGHEST")
+        + forward(2 * B * IN * R)
+        + forward(2 * B * R * OUT),
     ),
     "nnx.LoRALinear, dtype bf16": Row(  # which reaches the dense layer only
         lambda: modern(
-            lambda rngs: nnx.LoRALinear(I, O, lora_rank=R, dtype=jnp.bfloat16, rngs=rngs),
-            array(B, I),
+            lambda rngs: nnx.LoRALinear(IN, OUT, lora_rank=R, dtype=jnp.bfloat16, rngs=rngs),
+            array(B, IN),
         ),
-        forward(2 * B * I * O, formats="bf16 bf16 bf16")
-        + forward(2 * B * I * R)
-        + forward(2 * B * R * O),
+        forward(2 * B * IN * OUT, formats="bf16 bf16 bf16")
+        + forward(2 * B * IN * R)
+        + forward(2 * B * R * OUT),
     ),
     "nn.SpectralNorm": Row(  # v = W u, u = v W, σ = (v W) u, and the layer
         lambda: linen(
-            nn.SpectralNorm(nn.Dense(O)), array(B, I), update_stats=True, mutable=["batch_stats"]
+            nn.SpectralNorm(nn.Dense(OUT)), array(B, IN), update_stats=True, mutable=["batch_stats"]
         ),
-        forward(2 * I * O, count=3) + forward(2 * O) + forward(2 * B * I * O),
+        forward(2 * IN * OUT, count=3) + forward(2 * OUT) + forward(2 * B * IN * OUT),
     ),
     "nnx.SpectralNorm": Row(
         lambda: modern(
-            lambda rngs: nnx.SpectralNorm(nnx.Linear(I, O, rngs=rngs), rngs=rngs), array(B, I)
+            lambda rngs: nnx.SpectralNorm(nnx.Linear(IN, OUT, rngs=rngs), rngs=rngs), array(B, IN)
         ),
-        forward(2 * I * O, count=3) + forward(2 * O) + forward(2 * B * I * O),
+        forward(2 * IN * OUT, count=3) + forward(2 * OUT) + forward(2 * B * IN * OUT),
     ),
     "MLP with nn.BatchNorm, gradient": Row(  # the norm has no product
-        lambda: gradient(linen(BatchNormMLP(), array(B, I), mutable=["batch_stats"])),
-        forward(2 * B * I * H)
-        + forward(2 * B * H * O)
-        + backward(2 * B * I * H, count=2)
-        + backward(2 * B * H * O, count=2),
+        lambda: gradient(linen(BatchNormMLP(), array(B, IN), mutable=["batch_stats"])),
+        forward(2 * B * IN * H)
+        + forward(2 * B * H * OUT)
+        + backward(2 * B * IN * H, count=2)
+        + backward(2 * B * H * OUT, count=2),
     ),
     "optax.ctc_loss, gradient": Row(
         # log-probabilities are picked by a product with a one-hot matrix of labels, and the last
         # score by one with a one-hot row; the gradient of a row product multiplies, without a sum
-        lambda: gradient((ctc, (array(B, T, V), array(B, O, dtype=jnp.int32))), argnums=0),
-        forward(2 * B * T * O * V)
-        + forward(2 * B * (O + 1))
-        + backward(2 * B * T * O * V)
-        + backward(2 * B * (O + 1)),
+        lambda: gradient((ctc, (array(B, T, V), array(B, OUT, dtype=jnp.int32))), argnums=0),
+        forward(2 * B * T * OUT * V)
+        + forward(2 * B * (OUT + 1))
+        + backward(2 * B * T * OUT * V)
+        + backward(2 * B * (OUT + 1)),
     ),
     "jax.image.resize": Row(  # one matrix for each axis, [SIDE, 2 SIDE]
         lambda: (
@@ -617,83 +621,84 @@ ROWS = {
         + forward(2 * SIDE * (2 * SIDE) ** 2, precision="HIGHEST"),
     ),
     # --- einsum and linear algebra
-    "einsum of three operands": Row(  # the cheap order: 2·5·13 + 2·13·7 below 5·13·7 + 2·5·7
+    "einsum of three operands": Row(  # (A B) C, since the batch is small
         lambda: (
             lambda a, b, c: jnp.einsum("ij,jk,kl->il", a, b, c),
-            (array(B, I), array(I, V), array(V, O)),
+            (array(B, IN), array(IN, V), array(V, OUT)),
         ),
-        forward(2 * B * I * V) + forward(2 * B * V * O),
+        forward(2 * B * IN * V) + forward(2 * B * V * OUT),
     ),
     "jnp.linalg.multi_dot": Row(
         lambda: (
             lambda *factors: jnp.linalg.multi_dot(factors, precision="highest"),
-            (array(B, I), array(I, V), array(V, O)),
+            (array(B, IN), array(IN, V), array(V, OUT)),
         ),
-        forward(2 * B * I * V, precision="HIGHEST") + forward(2 * B * V * O, precision="HIGHEST"),
+        forward(2 * B * IN * V, precision="HIGHEST")
+        + forward(2 * B * V * OUT, precision="HIGHEST"),
     ),
     "inner and outer products": Row(  # jnp.outer is no product of matrices
         lambda: (
             lambda x, y: (jnp.vdot(x, x), jnp.outer(x, y), jnp.einsum("i,j->ij", x, y)),
-            (array(I), array(O)),
+            (array(IN), array(OUT)),
         ),
-        forward(2 * I) + forward(2 * I * O),
+        forward(2 * IN) + forward(2 * IN * OUT),
     ),
     "jnp.linalg.solve": Row(  # by LU and triangular solves, which are no products
-        lambda: (jnp.linalg.solve, (array(I, I), array(I, O))),
+        lambda: (jnp.linalg.solve, (array(IN, IN), array(IN, OUT))),
         [],
     ),
     "jnp.linalg.solve, gradient": Row(  # dA = -A⁻ᵀ dx xᵀ
-        lambda: gradient((jnp.linalg.solve, (array(I, I), array(I, O)))),
-        backward(2 * I * I * O, precision="HIGHEST"),
+        lambda: gradient((jnp.linalg.solve, (array(IN, IN), array(IN, OUT)))),
+        backward(2 * IN * IN * OUT, precision="HIGHEST"),
     ),
     "jnp.linalg.inv, gradient": Row(
-        lambda: gradient((jnp.linalg.inv, (array(I, I),)), argnums=0),
-        backward(2 * I * I * I, precision="HIGHEST"),
+        lambda: gradient((jnp.linalg.inv, (array(IN, IN),)), argnums=0),
+        backward(2 * IN * IN * IN, precision="HIGHEST"),
     ),
     "jax.scipy.linalg.expm": Row(
         # Padé of order 3, 5 and 7 in branches: 2, 3 and 4 products; at most 16 squarings.
-        lambda: (jax.scipy.linalg.expm, (array(I, I),)),
-        forward(2 * I * I * I, count=2 + 3 + 4, precision="HIGHEST")
-        + forward(2 * I * I * I, steps=16, precision="HIGHEST"),
+        lambda: (jax.scipy.linalg.expm, (array(IN, IN),)),
+        forward(2 * IN * IN * IN, count=2 + 3 + 4, precision="HIGHEST")
+        + forward(2 * IN * IN * IN, steps=16, precision="HIGHEST"),
     ),
     "jnp.linalg.matrix_power": Row(  # A⁵ = A (A²)²
-        lambda: (lambda a: jnp.linalg.matrix_power(a, 5), (array(I, I),)),
-        forward(2 * I * I * I, count=3),
+        lambda: (lambda a: jnp.linalg.matrix_power(a, 5), (array(IN, IN),)),
+        forward(2 * IN * IN * IN, count=3),
     ),
     "lax.ragged_dot": Row(  # each row meets the matrix of its own group
-        lambda: (lax.ragged_dot, (array(B, I), array(T, I, O), array(T, dtype=jnp.int32))),
-        forward(2 * B * I * O, kind="ragged_dot_general"),
+        lambda: (lax.ragged_dot, (array(B, IN), array(T, IN, OUT), array(T, dtype=jnp.int32))),
+        forward(2 * B * IN * OUT, kind="ragged_dot_general"),
     ),
     # --- transformations
     "jvp": Row(  # y = x W, dy = dx W + x dW
         lambda: (
             lambda x, w, dx, dw: jax.jvp(jnp.matmul, (x, w), (dx, dw)),
-            (array(B, I), array(I, O), array(B, I), array(I, O)),
+            (array(B, IN), array(IN, OUT), array(B, IN), array(IN, OUT)),
         ),
-        forward(2 * B * I * O, count=3),
+        forward(2 * B * IN * OUT, count=3),
     ),
     "vmap of a matrix by a vector": Row(  # one product of matrices, which a GPU does in TF32
         lambda: (
             jax.vmap(lambda w, x: w @ x, in_axes=(None, 0)),
-            (array(O, I), array(B, I)),
+            (array(OUT, IN), array(B, IN)),
         ),
-        forward(2 * B * I * O),
+        forward(2 * B * IN * OUT),
     ),
-    "jacrev of a matrix by a vector": Row(  # O unit vectors times W
+    "jacrev of a matrix by a vector": Row(  # OUT unit vectors times W
         lambda: (
             lambda w, x: jax.jacrev(lambda x: w @ x)(x),
-            (array(O, I), array(I)),
+            (array(OUT, IN), array(IN)),
         ),
-        forward(2 * O * I) + backward(2 * O * O * I),
+        forward(2 * OUT * IN) + backward(2 * OUT * OUT * IN),
     ),
     "remat of two layers": Row(  # tanh wants its outputs back: both products run again
         lambda: gradient(
-            (jax.checkpoint(lambda p, x: jnp.tanh(mlp(p, x))), (MLP_PARAMS, array(B, I)))
+            (jax.checkpoint(lambda p, x: jnp.tanh(mlp(p, x))), (MLP_PARAMS, array(B, IN)))
         ),
-        forward(2 * B * I * H, count=2)
-        + forward(2 * B * H * O, count=2)
-        + backward(2 * B * I * H, count=2)
-        + backward(2 * B * H * O, count=2),
+        forward(2 * B * IN * H, count=2)
+        + forward(2 * B * H * OUT, count=2)
+        + backward(2 * B * IN * H, count=2)
+        + backward(2 * B * H * OUT, count=2),
     ),
     "remat that saves products": Row(
         lambda: gradient(
@@ -701,20 +706,20 @@ ROWS = {
                 jax.checkpoint(
                     lambda p, x: jnp.tanh(mlp(p, x)), policy=jax.checkpoint_policies.dots_saveable
                 ),
-                (MLP_PARAMS, array(B, I)),
+                (MLP_PARAMS, array(B, IN)),
             )
         ),
-        forward(2 * B * I * H)
-        + forward(2 * B * H * O)
-        + backward(2 * B * I * H, count=2)
-        + backward(2 * B * H * O, count=2),
+        forward(2 * B * IN * H)
+        + forward(2 * B * H * OUT)
+        + backward(2 * B * IN * H, count=2)
+        + backward(2 * B * H * OUT, count=2),
     ),
     "Hessian by a vector": Row(  # of tanh(x W): forward x W and x dW, backward their transposes
         lambda: (
             lambda w, dw, x: jax.jvp(jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w))), (w,), (dw,)),
-            (array(I, O), array(I, O), array(B, I)),
+            (array(IN, OUT), array(IN, OUT), array(B, IN)),
         ),
-        forward(2 * B * I * O, count=2) + backward(2 * B * I * O, count=2),
+        forward(2 * B * IN * OUT, count=2) + backward(2 * B * IN * OUT, count=2),
     ),
     "lax.scan over layers, gradient": Row(
         lambda: gradient((layers_by_scan, (array(LAYERS, H, H), array(B, H)))),
@@ -728,8 +733,8 @@ ROWS = {
         forward(2 * B * H * H, steps=LAYERS),
     ),
     "lax.map": Row(
-        lambda: (lambda w, x: lax.map(lambda x: w @ x, x), (array(O, I), array(B, I))),
-        forward(2 * O * I, steps=B),
+        lambda: (lambda w, x: lax.map(lambda x: w @ x, x), (array(OUT, IN), array(B, IN))),
+        forward(2 * OUT * IN, steps=B),
     ),
     "nn.scan of nn.remat, gradient": Row(
         lambda: gradient(linen(Stack(), array(B, H))),
@@ -741,47 +746,49 @@ ROWS = {
         forward(2 * B * H * H, steps=LAYERS) + backward(2 * B * H * H, count=2, steps=LAYERS),
     ),
     "while loop": Row(  # nobody knows how often
-        lambda: (while_small, (array(I, I), array(B, I))),
-        forward(2 * B * I * I, steps=None),
+        lambda: (while_small, (array(IN, IN), array(B, IN))),
+        forward(2 * B * IN * IN, steps=None),
     ),
     "fori_loop of a known length": Row(
-        lambda: (functools.partial(repeated, n=T), (array(I, I), array(B, I))),
-        forward(2 * B * I * I, steps=T),
+        lambda: (functools.partial(repeated, n=T), (array(IN, IN), array(B, IN))),
+        forward(2 * B * IN * IN, steps=T),
     ),
     "fori_loop of a traced length": Row(
-        lambda: (repeated, (array(I, I), array(B, I), array(dtype=jnp.int32))),
-        forward(2 * B * I * I, steps=None),
+        lambda: (repeated, (array(IN, IN), array(B, IN), array(dtype=jnp.int32))),
+        forward(2 * B * IN * IN, steps=None),
     ),
     "cond": Row(  # both branches count
-        lambda: (branches, (array(I, O), array(B, I))),
-        forward(2 * B * I * O, count=2) + forward(2 * O * I * O) + forward(2 * B * O * O),
+        lambda: (branches, (array(IN, OUT), array(B, IN))),
+        forward(2 * B * IN * OUT, count=2)
+        + forward(2 * OUT * IN * OUT)
+        + forward(2 * B * OUT * OUT),
     ),
     "jax.shard_map over four devices": Row(  # what one device does
-        lambda: (sharded, (array(I, O), array(4 * B, I))),
-        forward(2 * B * I * O),
+        lambda: (sharded, (array(IN, OUT), array(4 * B, IN))),
+        forward(2 * B * IN * OUT),
     ),
     "custom_vjp": Row(
-        lambda: (clipped_product, (array(B, I), array(I, O))),
-        forward(2 * B * I * O),
+        lambda: (clipped_product, (array(B, IN), array(IN, OUT))),
+        forward(2 * B * IN * OUT),
     ),
     "custom_vjp, gradient": Row(
-        lambda: gradient((clipped_product, (array(B, I), array(I, O)))),
-        forward(2 * B * I * O) + backward(2 * B * I * O, count=2),
+        lambda: gradient((clipped_product, (array(B, IN), array(IN, OUT)))),
+        forward(2 * B * IN * OUT) + backward(2 * B * IN * OUT, count=2),
     ),
     # --- training steps: three products a layer, less the gradient of the input of the first
     "step of an MLP with optax.adam": Row(
         adam_step,
-        forward(2 * B * I * H)
-        + forward(2 * B * H * O)
-        + backward(2 * B * I * H)
-        + backward(2 * B * H * O, count=2),
+        forward(2 * B * IN * H)
+        + forward(2 * B * H * OUT)
+        + backward(2 * B * IN * H)
+        + backward(2 * B * H * OUT, count=2),
     ),
     "step of an NNX model with nnx.Optimizer": Row(
         nnx_step,
-        forward(2 * B * I * H)
-        + forward(2 * B * H * O)
-        + backward(2 * B * I * H)
-        + backward(2 * B * H * O, count=2),
+        forward(2 * B * IN * H)
+        + forward(2 * B * H * OUT)
+        + backward(2 * B * IN * H)
+        + backward(2 * B * H * OUT, count=2),
     ),
 }
 
