@@ -54,6 +54,7 @@ def error_bound(spec: str | MatmulSpec, terms: int) -> Bound:
     (1.0, True)
     """
     spec = get(spec)
+    _check_terms(terms)
     if spec.is_native:
         raise ValueError(f"spec {spec}: how this machine sums is not known, and so no bound.")
     operands = _of_operands(spec)
@@ -88,6 +89,9 @@ def probabilistic_bound(spec: str | MatmulSpec, terms: int, *, likelihood: float
     True
     """
     spec = get(spec)
+    _check_terms(terms)
+    if not 0 < likelihood < 1:
+        raise ValueError(f"likelihood={likelihood}, but it lies between 0 and 1.")
     if spec.device is not None or spec.compensated or spec.chunk is not None:
         raise ValueError(
             f"spec {spec}: the model is one of sums that round to nearest, one addition after the "
@@ -98,6 +102,13 @@ def probabilistic_bound(spec: str | MatmulSpec, terms: int, *, likelihood: float
     factor = math.sqrt(2 * math.log(2 * max(terms, 1) / (1 - likelihood))) / (1 - u)
     grown = (factor * math.sqrt(terms) * u + terms * u**2) / (1 - u)
     return (1 + _of_operands(spec)) * math.exp(grown) - 1
+
+
+def _check_terms(terms: int) -> None:
+    if not isinstance(terms, int) or terms < 0:
+        raise ValueError(
+            f"terms={terms!r}, but a sum has an integer number of products, 0 or more."
+        )
 
 
 def _of_operands(spec: MatmulSpec) -> float:

@@ -35,7 +35,8 @@ class Comparison:
       ulps: Errors in units of FP32's last place of the exact result, at `QUANTILES`.
       correctly_rounded: Share of the results that are the FP32 number next to the exact one.
       seconds: Median time of one call here.
-      cost: That time over the one of this machine's own FP32 product.
+      cost: That time over the one of this machine's own FP32 product: what emulating costs here,
+        not what the arithmetic costs on a device that has it.
       products: How many products of matrices it takes.
     """
 
@@ -54,14 +55,18 @@ class Comparison:
 
 
 def compare(
-    a: np.ndarray, b: np.ndarray, specs: Sequence[str | MatmulSpec], *, repeats: int = 3
+    a: np.typing.ArrayLike,
+    b: np.typing.ArrayLike,
+    specs: str | MatmulSpec | Sequence[str | MatmulSpec],
+    *,
+    repeats: int = 3,
 ) -> list[Comparison]:
     """Errors and cost of a @ b, one Comparison for each spec.
 
     Args:
-      a: [M, K] float32, finite.
-      b: [K, N] float32, finite.
-      specs: MatmulSpecs or their spellings.
+      a: [M, K], finite, taken as float32.
+      b: [K, N], likewise.
+      specs: MatmulSpecs or their spellings, one or several.
       repeats: Timed calls of each, of which the median counts.
 
     >>> rng = np.random.default_rng(0)
@@ -70,6 +75,14 @@ def compare(
     >>> tf32.largest > 100 * fp32.largest
     True
     """
+    if isinstance(specs, (str, MatmulSpec)):
+        specs = [specs]
+    a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"compare of shapes {a.shape} and {b.shape}: two matrices are needed, and the columns "
+            "of the first are the rows of the second."
+        )
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     exact, size = wide_a @ wide_b, np.abs(wide_a) @ np.abs(wide_b)
     native = jax.jit(functools.partial(jax.numpy.matmul, precision=jax.lax.Precision.HIGHEST))

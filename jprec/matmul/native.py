@@ -62,9 +62,9 @@ def check(spec: MatmulSpec, table: dict[str, Any], what: str) -> str:
     backend = jax.default_backend()
     if backend not in ("gpu", "cuda"):
         raise ValueError(
-            f"spec {spec}: the backend {backend!r} is not known to heed it; on a CPU, XLA computes "
-            f"BF16 presets in FP32 and rejects TF32. Native products are for NVIDIA GPUs; "
-            f"{request!r} is emulated on every backend."
+            f"spec {spec}: native products are for NVIDIA GPUs, the backend here is {backend!r}. "
+            "On a CPU, XLA rejects TF32, computes BF16 presets in FP32 and sums FP16 in FP32: what "
+            f"it would return is not what was asked for. {request!r} is emulated on every backend."
         )
     return request
 

@@ -233,7 +233,7 @@ def get(spec: str | MatmulSpec) -> MatmulSpec:
         return spec
     if not isinstance(spec, str):
         raise TypeError(f"{spec!r} is no spec; pass a string such as 'tf32' or a MatmulSpec.")
-    return _parse(spec)
+    return _parse(spec.strip().lower())
 
 
 @functools.cache

@@ -84,6 +84,24 @@ def test_the_probabilistic_bound_is_kept_by_nearest_and_broken_by_truncation():
     assert errors("bf16@h100", a, b, exact, exact).min() > near
 
 
+def test_what_is_no_length_and_no_likelihood_is_refused():
+    for terms in (-4, 4.5):
+        with pytest.raises(ValueError, match="0 or more"):
+            matmul.error_bound("fp32", terms)
+    for likelihood in (0.0, 1.0, 2.0):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            matmul.probabilistic_bound("fp32", 8, likelihood=likelihood)
+
+
+def test_a_comparison_takes_any_arrays_and_says_what_shapes_it_wants():
+    a, b = (jnp.asarray(x[:8, :8]) for x in operands())
+    for name in ("fp32", ["fp32"]):
+        (one,) = matmul.compare(a, b, name)
+        assert 0 < one.largest < 1e-5  # against float64, also for arrays of JAX
+    with pytest.raises(ValueError, match=r"compare of shapes \(8,\) and \(8, 8\)"):
+        matmul.compare(a[0], b, "fp32")
+
+
 def test_what_no_bound_is_known_for_is_refused():
     with pytest.raises(ValueError, match="how this machine sums is not known"):
         matmul.error_bound("tf32@native", 8)
