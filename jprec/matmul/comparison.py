@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
+from jprec import formats
 from jprec.matmul.bounds import error_bound
 from jprec.matmul.products import matmul
 from jprec.matmul.spec import MatmulSpec, get
@@ -31,7 +32,8 @@ class Comparison:
       bias: The mean error in the direction of the exact result, over the mean magnitude of those:
         negative where results are too small.
       over_mean: The largest error over the mean magnitude of the results.
-      bound: What the largest error cannot exceed (`error_bound`), None where none is known.
+      bound: What the largest error cannot exceed: `error_bound`, and what numbers below the
+        formats' normal range lose; None where none is known, or something overflowed.
       ulps: Errors in units of FP32's last place of the exact result, at `QUANTILES`.
       correctly_rounded: Share of the results that are the FP32 number next to the exact one.
       seconds: Median time of one call here.
@@ -91,8 +93,28 @@ def compare(
     for spec in map(get, specs):
         product = jax.jit(functools.partial(matmul, spec=spec))
         got, seconds = _timed(product, a, b, repeats)
-        found.append(_judged(spec, got, exact, size, a.shape[1], seconds, own))
+        one = _judged(spec, got, exact, size, a.shape[1], seconds, own)
+        if not np.isfinite(got).all():
+            one = dataclasses.replace(one, bound=None)
+        if one.bound is not None:
+            one = dataclasses.replace(one, bound=one.bound + _underflow(spec, a, b, size))
+        found.append(one)
     return found
+
+
+def _underflow(spec: MatmulSpec, a: np.ndarray, b: np.ndarray, size: np.ndarray) -> float:
+    """What underflow of operands and sums adds to the error at most, in units of |A| |B|."""
+    lost = 0.0
+    if spec.rounds_operands:
+        spacing = formats.get(spec.operand_format).min_subnormal
+        spacing *= 2.0 ** (-spec.split_scale * (spec.terms - 1))
+        rows = np.abs(a).astype(np.float64).sum(1)[:, None]
+        columns = np.abs(b).astype(np.float64).sum(0)[None, :]
+        lost = spacing * (rows + columns + spacing * a.shape[1])
+    if spec.accumulator is not None:
+        lost = lost + 4 * a.shape[1] * formats.get(spec.accumulator).min_subnormal
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.max(np.where(size > 0, lost / size, 0.0), initial=0.0))
 
 
 def _timed(

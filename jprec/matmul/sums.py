@@ -101,6 +101,7 @@ def _in_chunks(
     """Partial sums of `size` products each, added one after the other in FP32."""
     left, right, shape = matrices(lhs, rhs, dims)
     terms = left.shape[0]
+    size = min(size, max(terms, 1))
     count = -(-terms // size)
     fill = [(0, count * size - terms), (0, 0), (0, 0)]
     left, right = (jnp.pad(x, fill).reshape(count, size, *x.shape[1:]) for x in (left, right))
