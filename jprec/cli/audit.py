@@ -209,8 +209,8 @@ def shapes(text: str) -> tuple[Any, ...]:
         match = re.fullmatch(r"\s*(\w+)\s*\[([\d\s,]*)\]\s*", word)
         if match is None:
             raise Trouble(
-                f"--shapes: {word.strip()!r} is no array; write DTYPE[SIZE,...], as in f32[8,32] or "
-                "i32[]."
+                f"--shapes: {word.strip()!r} is no array; write DTYPE[SIZE,...], as in f32[8,32] "
+                "or i32[]."
             )
         try:
             dtype = jnp.dtype(_SHORT_DTYPES.get(match[1], match[1]))

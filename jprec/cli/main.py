@@ -30,7 +30,8 @@ DESCRIPTION = """A laboratory for floating-point precision in JAX. For instance:
 
 More about a verb: `jprec VERB --help`. The version: `jprec --version`.
 
-Exit status: 0 done, 1 an audit with findings or a study whose control failed, 2 bad input, 130 interrupted."""
+Exit status: 0 done, 1 something to mend (audit) or a failed control (study), 2 bad input,
+130 interrupted."""
 
 #: Verb -> what reads its words, in the order of the help.
 VERBS = {

@@ -1,7 +1,7 @@
 """What does a program really use, and what does this machine really do with a precision?"""
 
 from jprec.doctor.audit import Audit, Operation, Total, audit
-from jprec.doctor.audit_text import facts, table
+from jprec.doctor.audit_text import facts, page_facts, table
 from jprec.doctor.environment import environment
 from jprec.doctor.execution import Execution, Rule, Target, execution, target
 from jprec.doctor.findings import Finding
@@ -22,6 +22,7 @@ __all__ = [
     "environment",
     "execution",
     "facts",
+    "page_facts",
     "probe_backend",
     "table",
     "target",

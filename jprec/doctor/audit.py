@@ -134,9 +134,7 @@ class Audit:
         return table(self)
 
 
-def audit(
-    fn: Callable, *args: Any, device: str | hardware.Device = "a100", **kwargs: Any
-) -> Audit:
+def audit(fn: Callable, *args: Any, device: str | hardware.Device = "a100", **kwargs: Any) -> Audit:
     """Every product of `fn(*args, **kwargs)`, and how `device` will run it.
 
     Nothing is computed and no GPU is needed. The arguments may be `jax.ShapeDtypeStruct`; what is
@@ -159,6 +157,7 @@ def audit(
     operations = tuple(_operation(product, execution(product, on), on) for product in products)
     walked = flow(fn, *args, **kwargs)
     evidence = gather(operations, on, walked, array_arguments((args, kwargs)))
+    operations = evidence.operations
     return Audit(
         name=getattr(fn, "__qualname__", type(fn).__qualname__),
         target=on,

@@ -205,7 +205,9 @@ def _products(groups: Sequence[Group], every_flop: int, *, every: bool) -> list[
 
 def _line(cells: Sequence[str], where: str) -> str:
     padded = [f"{c:{align}{w}}" for c, (_, w, align) in zip(cells, _COLUMNS, strict=True)]
-    line = "".join(p if a == ">" else f"  {p}" for p, (_, _, a) in zip(padded, _COLUMNS, strict=True))
+    line = "".join(
+        p if a == ">" else f"  {p}" for p, (_, _, a) in zip(padded, _COLUMNS, strict=True)
+    )
     room = WIDTH - len(line) - 1
     return f"{line} {where if len(where) <= room else '…' + where[1 - room :]}"
 
@@ -295,4 +297,80 @@ def facts(audit: "Audit") -> dict[str, Any]:
         "totals": [dataclasses.asdict(total) for total in audit.totals],
         "roofline": dataclasses.asdict(audit.roofline),
         "operations": [dataclasses.asdict(operation) for operation in audit.operations],
+    }
+
+
+def page_facts(audit: "Audit") -> dict[str, Any]:
+    """What the page shows, in words, ready for `report.audit_page`."""
+    return {
+        "name": audit.name,
+        "device": audit.target.name,
+        "title": audit.target.title,
+        "setting": audit.default_precision or "not set",
+        "answer": answer(audit),
+        "time": roofline_in_words(audit),
+        "rate_sources": audit.roofline.sources,
+        "totals": [
+            {
+                "runs_as": total.runs_as,
+                "count": total.count,
+                "flops": flops_in_words(total.flops),
+                "share": percent(total.share),
+                "width": f"{100 * total.share:.2f}",
+                "seconds": time_in_words(total.seconds),
+            }
+            for total in audit.totals
+        ],
+        "findings": [
+            {
+                "kind": KINDS[finding.kind],
+                "where": place(finding.source) if finding.source else "",
+                "message": finding.message,
+                "remedy": finding.remedy,
+                "count": finding.count,
+            }
+            for finding in audit.findings
+        ],
+        "groups": [_group_in_words(group, audit.flops) for group in grouped(audit.operations)],
+        "rules": [
+            {
+                "runs_as": operation.runs_as,
+                "may_be": " or ".join(operation.may_be),
+                "reason": operation.reason,
+                "status": operation.status,
+                "source": operation.evidence,
+            }
+            for operation in {o.rule: o for o in audit.operations}.values()
+        ],
+        "in_while": any(operation.trips is None for operation in audit.operations),
+    }
+
+
+def answer(audit: "Audit") -> str:
+    """The result in one or two sentences."""
+    shares = ", ".join(f"{percent(total.share)} as {total.runs_as}" for total in audit.totals)
+    count = len(audit.findings)
+    found = f"{count} finding{'s' * (count != 1)} to look at" if count else "nothing to mend found"
+    return (
+        f"Of {flops_in_words(audit.flops)} in {len(audit.operations)} products run on "
+        f"{audit.target.name}: {shares}; {found}."
+    )
+
+
+def _group_in_words(group: Group, every_flop: int) -> dict[str, Any]:
+    first = group.first
+    return {
+        "flops": flops_in_words(group.flops) + ("*" if first.trips is None else ""),
+        "share": percent(group.flops / every_flop) if every_flop else "",
+        "count": group.count,
+        "trips": first.trips,
+        "runs_as": first.runs_as,
+        "may_be": " or ".join(first.may_be),
+        "phase": first.phase,
+        "product": product_in_words(first),
+        "asked": asked_in_words(first.precision),
+        "where": place(first.source),
+        "scope": scope_pattern(first.scope),
+        "seconds": time_in_words(group.seconds),
+        "reason": first.reason,
     }

@@ -7,7 +7,9 @@ branches and one pass of each loop, and computes nothing.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import util
 from typing import Any
 
 import jax
@@ -62,8 +64,17 @@ FACTORISATIONS = frozenset(
     }
 )
 
-#: Folders of code that no user wrote.
-_LIBRARIES = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "/jprec/doctor/", "/jprec/program/")
+
+def _folder(package: str) -> str:
+    """The folder of a package, found without importing it; empty where it is not installed."""
+    found = util.find_spec(package)
+    places = list(found.submodule_search_locations or ()) if found else []
+    return os.path.join(places[0], "") if places else ""
+
+
+#: Folders of code that no user wrote; the models that come with jprec are a user's.
+_LIBRARIES = tuple(filter(None, map(_folder, ("jax", "jaxlib", "flax", "optax", "jprec"))))
+_MODELS = os.path.join(_folder("jprec"), "workloads", "")
 
 _WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -96,7 +107,9 @@ class ProductSite:
       operand_shapes: Their shapes.
       result_shape: Shape of the result.
       operands: What both operands are made of.
-      frames: The calls that made it, innermost first: (file, function).
+      frames: The calls that made it, innermost first: (file, function). A function under `jit` is
+        traced on its own, so that the calls around each enclosing equation follow.
+      source: "file:line" of the innermost call that is a user's; None where none is on record.
     """
 
     kind: str
@@ -105,6 +118,7 @@ class ProductSite:
     result_shape: tuple[int, ...]
     operands: tuple[Value, Value]
     frames: tuple[tuple[str, str], ...]
+    source: str | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,6 +208,7 @@ class _Walk:
         self.factorised: dict[int, str] = {}
         self.cancelled: set[int] = set()
         self.narrowed: list[Narrowing] = []
+        self._around: list[Any] = []  # the equations whose bodies are being walked
 
     def fresh(self) -> frozenset[int]:
         return frozenset({next(self._numbers)})
@@ -252,7 +267,9 @@ class _Walk:
                     given = inputs
             if len(given) != wanted:
                 given = [_joined(inputs)] * wanted
+            self._around.append(equation)
             found = self.run(body, given)
+            self._around.pop()
             if len(found) == count:
                 results = [_joined(pair) for pair in zip(results, found, strict=True)]
         return results
@@ -269,7 +286,8 @@ class _Walk:
                 operand_shapes=shapes,  # type: ignore[arg-type]
                 result_shape=result,
                 operands=(left, right),
-                frames=tuple((f.file_name, f.function_name) for f in _frames(equation)),
+                frames=tuple((f.file_name, f.function_name) for f in self._frames(equation)),
+                source=self._user_line(equation),
             )
         )
         marks: set[tuple[str, Any]] = {("cross", number)}
@@ -295,7 +313,7 @@ class _Walk:
             return Value(value.origins, value.marks | {("widened", before)})
         if before == "float64" and _WIDTHS[after] < 8 and aval.ndim:
             self.narrowed.append(
-                Narrowing(before=before, after=after, source=_user_line(equation))
+                Narrowing(before=before, after=after, source=self._user_line(equation))
             )
         return value
 
@@ -339,6 +357,16 @@ class _Walk:
             marks |= _only(joined.marks, "gram")
         return [Value(self.fresh(), frozenset(marks)) for _ in equation.outvars]
 
+    def _frames(self, equation: Any) -> Iterator[Any]:
+        """The calls that made an equation, innermost first."""
+        for one in (equation, *reversed(self._around)):
+            yield from _frames(one)
+
+    def _user_line(self, equation: Any) -> str | None:
+        """The innermost line that is in no library, as "file:line"."""
+        users = (frame for frame in self._frames(equation) if _is_users(frame.file_name))
+        return next((f"{frame.file_name}:{frame.line_num}" for frame in users), None)
+
 
 def _only(marks: Iterable[tuple[str, Any]], *kinds: str) -> frozenset[tuple[str, Any]]:
     return frozenset(mark for mark in marks if mark[0] in kinds)
@@ -357,9 +385,5 @@ def _frames(equation: Any) -> Sequence[Any]:
     return () if traceback is None else traceback.frames
 
 
-def _user_line(equation: Any) -> str | None:
-    """The innermost line that is in no library, as "file:line"."""
-    for frame in _frames(equation):
-        if not any(folder in frame.file_name for folder in _LIBRARIES):
-            return f"{frame.file_name}:{frame.line_num}"
-    return None
+def _is_users(path: str) -> bool:
+    return path.startswith(_MODELS) or not path.startswith(_LIBRARIES)

@@ -303,6 +303,10 @@ def _single(asked: Request) -> bool:
     return asked.widest == "fp32"
 
 
+def _single_at(level: str) -> Callable[[Request], bool]:
+    return lambda asked: _single(asked) and asked.level == level
+
+
 def _single_convolution(asked: Request) -> bool:
     return _single(asked) and asked.is_convolution and not asked.is_complex
 
@@ -316,8 +320,16 @@ def _fp8_format(asked: Request) -> str:
     return "fp8_e5m2" if "e5m2" in asked.formats else "fp8_e4m3"
 
 
-def _rule(name: str, kinds: tuple[Kind, ...], when: Callable[[Request], bool], runs_as: Answer,
-          reason: str, source: str, status: hardware.Status, **more: Any) -> Rule:  # fmt: skip
+def _rule(
+    name: str,
+    kinds: tuple[Kind, ...],
+    when: Callable[[Request], bool],
+    runs_as: Answer,
+    reason: str,
+    source: str,
+    status: hardware.Status,
+    **more: Any,
+) -> Rule:
     return Rule(
         name=name,
         kinds=kinds,
@@ -442,8 +454,7 @@ RULES = (
     ),
     *(
         _rule(
-            f"tpu_{level.lower()}", _TPU,
-            lambda asked, level=level: _single(asked) and asked.level == level, runs_as,
+            f"tpu_{level.lower()}", _TPU, _single_at(level), runs_as,
             f"FP32 at {level} is {passes} on a TPU", _TPU_DOCS, "documented",
         )
         for level, runs_as, passes in (

@@ -102,19 +102,29 @@ def gather(
     numbers: list[int | None] = []
     start = 0
     for operation in operations:  # both lists follow the program's order
-        number = next((n for n in range(start, len(flow.products)) if _same(operation, flow, n)), None)
+        number = next(
+            (n for n in range(start, len(flow.products)) if _same(operation, flow, n)), None
+        )
         numbers.append(number)
         sites.append(None if number is None else flow.products[number])
         start = start if number is None else number + 1
+    located = (  # a function under jit, such as jnp.cov, does not know who called it
+        operation if operation.source or site is None else _located(operation, site)
+        for operation, site in zip(operations, sites, strict=True)
+    )
     return Evidence(
         target=target,
-        operations=tuple(operations),
+        operations=tuple(located),
         sites=tuple(sites),
         numbers=tuple(numbers),
         flow=flow,
         arguments=tuple(str(argument.dtype) for argument in arguments),
         setting=jax.default_matmul_precision,
     )
+
+
+def _located(operation: "Operation", site: ProductSite) -> "Operation":
+    return dataclasses.replace(operation, source=site.source)
 
 
 def _same(operation: "Operation", flow: Flow, number: int) -> bool:
@@ -165,6 +175,10 @@ _HIGHEST = 'ask for precision="highest"'
 _CONTEXT = 'wrap the call in `with jax.default_matmul_precision("highest"):`'
 
 
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
 def _rejected(evidence: Evidence) -> Iterator[Finding]:
     for operation, _ in evidence.pairs():
         if operation.runs_as == "rejected":
@@ -172,7 +186,7 @@ def _rejected(evidence: Evidence) -> Iterator[Finding]:
                 "rejected",
                 operation,
                 f"{operation.precision} is refused on {evidence.target.name}: {operation.reason}",
-                "Ask for a level (\"high\", \"highest\"), which every device takes, or for a preset "
+                'Ask for a level ("high", "highest"), which every device takes, or for a preset '
                 "that this one has",
             )
 
@@ -197,7 +211,7 @@ def _setting_without_effect(evidence: Evidence) -> Iterator[Finding]:
         if operation.kind == "conv_general_dilated":
             remedy = f"For FP32, {_HIGHEST}: a convolution heeds levels only"
         else:
-            remedy = "To see BF16's effect on a processor, use jprec.emulate(fn, \"bf16\")"
+            remedy = 'To see BF16\'s effect on a processor, use jprec.emulate(fn, "bf16")'
         yield _found(
             "setting_without_effect",
             operation,
@@ -226,10 +240,10 @@ def _attention(evidence: Evidence) -> Iterator[Finding]:
             yield _found(
                 "attention_ignores_precision",
                 operation,
-                f"MultiHeadAttention passes precision={asked[operation.source]} to its projections, "
-                "but not to the products of queries, keys and values, which run as "
+                f"MultiHeadAttention passes precision={asked[operation.source]} to its "
+                "projections, but not to the products of queries, keys and values, which run as "
                 f"{operation.runs_as}",
-                _CONTEXT.capitalize(),
+                _sentence(_CONTEXT),
             )
 
 
@@ -307,8 +321,8 @@ def _bf16_meets_fp32(evidence: Evidence) -> Iterator[Finding]:
             yield _found(
                 "bf16_meets_fp32",
                 operation,
-                f"an operand stored in {narrow} is widened to meet an FP32 one, so the product runs "
-                f"as {operation.runs_as} and saves no time",
+                f"an operand stored in {narrow} is widened to meet an FP32 one, so the product "
+                f"runs as {operation.runs_as} and saves no time",
                 f"Cast the other operand to {narrow} too, or give the layer dtype={narrow}",
             )
 
@@ -327,27 +341,36 @@ def _narrow_operand(operation: "Operation", site: ProductSite | None) -> str | N
 
 
 def _backward_differs(evidence: Evidence) -> Iterator[Finding]:
-    forward: dict[Any, set[str]] = {}
+    forward: dict[Any, list[Operation]] = {}
     for operation, _ in evidence.pairs("forward", "recomputed"):
-        forward.setdefault((operation.source, operation.kind), set()).add(_how(operation))
+        forward.setdefault((operation.source, operation.kind), []).append(operation)
     for operation, _ in evidence.pairs("backward"):
-        ahead = forward.get((operation.source, operation.kind))
-        if operation.source and ahead and _how(operation) not in ahead:
+        ahead = forward.get((operation.source, operation.kind), [])
+        if operation.source and ahead and not any(_alike(operation, one) for one in ahead):
+            known = dict.fromkeys(map(_how, ahead))
             yield _found(
                 "backward_differs",
                 operation,
                 f"the backward pass multiplies {_how(operation)}, the forward pass "
-                f"{' and '.join(sorted(ahead))}",
+                f"{' and '.join(known)}",
                 "If that is not meant, cast the cotangent to the forward pass's dtype, or set the "
                 "precision by jax.default_matmul_precision around both passes",
             )
 
 
+def _alike(one: "Operation", other: "Operation") -> bool:
+    """Whether both have the same dtypes, and may run as the same."""
+    may_be = [
+        {operation.runs_as, *operation.may_be} - {"undetermined"} for operation in (one, other)
+    ]
+    runs_alike = one.runs_as == other.runs_as or bool(may_be[0] & may_be[1])
+    same_operands = set(one.operand_dtypes) == set(other.operand_dtypes)
+    return runs_alike and same_operands and one.result_dtype == other.result_dtype
+
+
 def _how(operation: "Operation") -> str:
-    dtypes = sorted(set(operation.operand_dtypes))
-    result = operation.result_dtype
-    words = " with ".join(dtypes if len(dtypes) > 1 else dtypes * 2)
-    return f"{words} into {result} as {operation.runs_as}"
+    left, right = operation.operand_dtypes
+    return f"{left} with {right} into {operation.result_dtype} as {operation.runs_as}"
 
 
 # ---- Risks
@@ -373,9 +396,9 @@ def _coordinates(evidence: Evidence) -> Iterator[Finding]:
             yield _found(
                 "coordinates",
                 operation,
-                f"a sum over {summed} numbers runs as {operation.runs_as}: if they are coordinates, "
-                "they move by up to 1 part in 2000",
-                f"{_HIGHEST.capitalize()}; so short a sum gains nothing from less",
+                f"a sum over {summed} numbers runs as {operation.runs_as}: if they are "
+                "coordinates, they move by up to 1 part in 2000",
+                f"{_sentence(_HIGHEST)}; so short a sum gains nothing from less",
             )
 
 
@@ -393,19 +416,21 @@ def _gram(evidence: Evidence) -> Iterator[Finding]:
                 operation,
                 f"a Gram matrix in {operation.runs_as} reaches {factorisation}: its error can make "
                 "small eigenvalues negative",
-                f"{_HIGHEST.capitalize()} for this product alone",
+                f"{_sentence(_HIGHEST)} for this product alone",
             )
 
 
 def _vmap(evidence: Evidence) -> Iterator[Finding]:
     for operation, _ in evidence.pairs():
-        if operation.rule not in ("nvidia_default", "nvidia_high") or not _is_vmapped_vector(operation):
+        if operation.rule not in ("nvidia_default", "nvidia_high") or not _is_vmapped_vector(
+            operation
+        ):
             continue
         yield _found(
             "vmap_matrix_product",
             operation,
-            f"vmap made a matrix product of a matrix times a vector: it runs as {operation.runs_as}, "
-            "where one example alone may run in FP32",
+            f"vmap made a matrix product of a matrix times a vector: it runs as "
+            f"{operation.runs_as}, where one example alone may run in FP32",
             f"If both must agree, {_HIGHEST}",
         )
 
@@ -438,4 +463,3 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     _backward_differs,
     _bf16_meets_fp32,
 )
-

@@ -41,9 +41,7 @@ def find(reference: str) -> Study:
     try:
         module = load_module(module_name)
     except ImportError as error:
-        raise ValueError(
-            f"study {reference!r}: cannot import {module_name}: {error}."
-        ) from error
+        raise ValueError(f"study {reference!r}: cannot import {module_name}: {error}.") from error
     study = getattr(module, attribute, None)
     if isinstance(study, Study):
         return study
