@@ -125,13 +125,18 @@ def roofline_in_words(audit: "Audit") -> str:
             f"Time: unknown; no peak rate with a source is at hand for {audit.target.name} and "
             "these formats."
         )
-    words = f"Products alone take {time_in_words(roof.now)} at best (roofline)"
+    words = f"Products alone take at least {time_in_words(roof.now)} (roofline)."
     others = [
-        f"{gain(roof.now, time)} with all FP32 operands in {name}"
-        for name, time in (("TF32", roof.tf32), ("BF16", roof.bf16), ("FP32", roof.fp32))
+        f"{name}: {gain(roof.now, time)}"
+        for name, time in (
+            ("in TF32", roof.tf32),
+            ("in BF16, and stored so", roof.bf16),
+            ("in FP32", roof.fp32),
+        )
         if time is not None
     ]
-    words += f": {'; '.join(others)}." if others else "."
+    if others and any(operation.is_single for operation in audit.operations):
+        words += f" With all FP32 operands multiplied {'; '.join(others)}."
     if roof.uncounted:
         words += f" Of {roof.uncounted} products the rate is unknown; they are not counted."
     if any(operation.may_be for operation in audit.operations):
@@ -168,48 +173,56 @@ def _findings(audit: "Audit") -> list[str]:
 
 #: Heading, width and alignment of the columns before the last, which takes the rest.
 _COLUMNS = (
-    ("operations", 11, ">"),
+    ("FLOP", 7, ">"),
     ("share", 7, ">"),
-    ("places", 7, ">"),
-    ("runs as", 14, "<"),
-    ("pass", 9, "<"),
-    ("product", 40, "<"),
-    ("asked for", 10, "<"),
+    ("n", 4, ">"),
+    ("runs as", 12, "<"),
+    ("pass", 10, "<"),
+    ("product", 34, "<"),
+    ("asked", 8, "<"),
 )
+
+#: Fewer columns than this are not enough for a place.
+_PLACE = 20
 
 
 def _products(groups: Sequence[Group], every_flop: int, *, every: bool) -> list[str]:
-    head = _line([heading for heading, _, _ in _COLUMNS], "where")
-    lines = [head, "-" * WIDTH]
+    lines = [*_line([heading for heading, _, _ in _COLUMNS], "where"), "-" * WIDTH]
     for group in groups:
         first = group.first
-        share = percent(group.flops / every_flop) if every_flop else ""
         cells = [
-            flops_in_words(group.flops) + ("*" if first.trips is None else ""),
-            share,
+            flops_in_words(group.flops).removesuffix("FLOP") + "*" * (first.trips is None),
+            percent(group.flops / every_flop) if every_flop else "",
             str(group.count),
             first.runs_as,
             first.phase,
             product_in_words(first),
             asked_in_words(first.precision),
         ]
-        lines.append(_line(cells, place(first.source)))
+        lines += _line(cells, place(first.source))
         if every and first.scope:
             lines += textwrap.wrap(
-                first.scope, WIDTH, initial_indent=" " * 39, subsequent_indent=" " * 41
+                first.scope, WIDTH, initial_indent=" " * 20, subsequent_indent=" " * 22
             )
     if any(group.first.trips is None for group in groups):
         lines.append("* in a while loop: the operations of one run of its body")
     return lines
 
 
-def _line(cells: Sequence[str], where: str) -> str:
-    padded = [f"{c:{align}{w}}" for c, (_, w, align) in zip(cells, _COLUMNS, strict=True)]
-    line = "".join(
-        p if a == ">" else f"  {p}" for p, (_, _, a) in zip(padded, _COLUMNS, strict=True)
-    )
-    room = WIDTH - len(line) - 1
-    return f"{line} {where if len(where) <= room else '…' + where[1 - room :]}"
+def _line(cells: Sequence[str], where: str) -> list[str]:
+    """One line of the table; the place stands below it where little room is left."""
+    line = ""
+    for cell, (_, width, align) in zip(cells, _COLUMNS, strict=True):
+        line += f"{cell:>{width}}" if align == ">" else f"  {cell:<{width}}"
+    room = WIDTH - len(line) - 2
+    if room < min(_PLACE, len(where)):
+        below = where if len(where) <= WIDTH - 20 else "…" + where[21 - WIDTH :]
+        return [_shortened(line.rstrip()), " " * 20 + below]
+    return [f"{line}  {where if len(where) <= room else '…' + where[1 - room :]}"]
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
 
 def _reasons(audit: "Audit") -> list[str]:

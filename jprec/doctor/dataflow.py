@@ -84,9 +84,10 @@ class Value:
     """What is known of one array: the arrays it is made of, and the marks on it.
 
     Marks are pairs. ("gram", n), ("cross", n) and ("diagonal", n) say that product n is in it as
-    any function of a Gram matrix, as a multiple, or as picked elements; ("square", m) that it
-    holds sums of squares of array m; ("argument", "") that it is an argument of the program;
-    ("widened", dtype) that it was stored in a narrower dtype.
+    any function of a Gram matrix, as a multiple, or as picked elements; ("squared", origins) and
+    ("square", origins) that it holds squares, or sums of squares, of the array made of these;
+    ("argument", "") that it is an argument of the program; ("widened", dtype) that it was stored
+    in a narrower dtype.
     """
 
     origins: frozenset[int]
@@ -295,7 +296,7 @@ class _Walk:
             marks.add(("gram", number))
             (summed, _), (batch, _) = equation.params["dimension_numbers"]
             if len(summed) + len(batch) == len(shapes[0]):  # row by row with itself
-                marks = {("square", origin) for origin in left.origins & right.origins}
+                marks = {("square", left.origins)} if left.origins == right.origins else set()
         return Value(self.fresh(), frozenset(marks))
 
     def _kept(self, equation: Any, inputs: list[Value]) -> list[Value]:
@@ -323,9 +324,8 @@ class _Walk:
         sizes = [getattr(variable.aval, "size", 1) for variable in equation.invars]
         if name in ("mul", "div") and 1 in sizes[: 2 if name == "mul" else 0] + sizes[1:2]:
             return [inputs[sizes.index(1) - 1] if sizes[0] == 1 else inputs[0]]
-        if name == "mul" and len(inputs) == 2 and inputs[0].origins & inputs[1].origins:
-            squared = inputs[0].origins & inputs[1].origins
-            return [Value(self.fresh(), frozenset(("squared", origin) for origin in squared))]
+        if name == "mul" and inputs[0].origins and inputs[0].origins == inputs[1].origins:
+            return [Value(self.fresh(), frozenset({("squared", inputs[0].origins)}))]
         if name in _SUMS:
             self._notice_cancellation(inputs[0], inputs[1])
             self._notice_cancellation(inputs[1], inputs[0])
@@ -337,7 +337,7 @@ class _Walk:
         squares, diagonals = other.marked("square"), other.marked("diagonal")
         for number in one.marked("cross"):
             left, right = self.products[number].operands
-            if squares & (left.origins | right.origins) or number in diagonals:
+            if squares & {left.origins, right.origins} or number in diagonals:
                 self.cancelled.add(number)
 
     def _changed(self, equation: Any, inputs: list[Value]) -> list[Value]:
@@ -346,9 +346,9 @@ class _Walk:
         joined = _joined(inputs)
         marks: set[tuple[str, Any]] = set()
         if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
-            marks |= {("squared", origin) for origin in joined.origins}
+            marks.add(("squared", joined.origins))
         elif name == "reduce_sum":
-            marks |= {("square", origin) for origin in joined.marked("squared")}
+            marks |= {("square", origins) for origins in joined.marked("squared")}
         elif name in _PICKS:
             marks |= {("diagonal", number) for number in joined.marked("gram")}
             return [Value(joined.origins, frozenset(marks))] * len(equation.outvars)

@@ -414,8 +414,9 @@ def _gram(evidence: Evidence) -> Iterator[Finding]:
             yield _found(
                 "gram_factorised",
                 operation,
-                f"a Gram matrix in {operation.runs_as} reaches {factorisation}: its error can make "
-                "small eigenvalues negative",
+                f"a Gram matrix in {operation.runs_as} reaches {factorisation}: its small "
+                "eigenvalues lose their digits and, where its two operands differ or a mean is subtracted, may "
+                "come out negative",
                 f"{_sentence(_HIGHEST)} for this product alone",
             )
 
