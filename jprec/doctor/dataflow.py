@@ -321,9 +321,11 @@ class _Walk:
     def _combined(self, equation: Any, inputs: list[Value]) -> list[Value]:
         """Sums, products and choices, element by element."""
         name = equation.primitive.name
-        sizes = [getattr(variable.aval, "size", 1) for variable in equation.invars]
-        if name in ("mul", "div") and 1 in sizes[: 2 if name == "mul" else 0] + sizes[1:2]:
-            return [inputs[sizes.index(1) - 1] if sizes[0] == 1 else inputs[0]]
+        is_number = [getattr(variable.aval, "size", 1) == 1 for variable in equation.invars]
+        if name in ("mul", "div") and is_number[1]:
+            return [inputs[0]]
+        if name == "mul" and is_number[0]:
+            return [inputs[1]]
         if name == "mul" and inputs[0].origins and inputs[0].origins == inputs[1].origins:
             return [Value(self.fresh(), frozenset({("squared", inputs[0].origins)}))]
         if name in _SUMS:

@@ -139,13 +139,16 @@ def _same(operation: "Operation", flow: Flow, number: int) -> bool:
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
     """All findings, those of one line and kind as one, in the order of `KINDS`."""
-    counted: dict[Finding, int] = {}
+    first: dict[Any, Finding] = {}
+    counted: dict[Any, int] = {}
     for check in CHECKS:
         for finding in check(evidence):
-            alike = dataclasses.replace(finding, scope="", count=1)
-            first = next((f for f in counted if dataclasses.replace(f, scope="") == alike), finding)
-            counted[first] = counted.get(first, 0) + finding.count
-    merged = [dataclasses.replace(finding, count=count) for finding, count in counted.items()]
+            alike = (finding.kind, finding.message, finding.source, finding.remedy)
+            first.setdefault(alike, finding)
+            counted[alike] = counted.get(alike, 0) + finding.count
+    merged = [
+        dataclasses.replace(finding, count=counted[alike]) for alike, finding in first.items()
+    ]
     order = list(KINDS)
     return tuple(sorted(merged, key=lambda finding: order.index(finding.kind)))
 
@@ -415,8 +418,8 @@ def _gram(evidence: Evidence) -> Iterator[Finding]:
                 "gram_factorised",
                 operation,
                 f"a Gram matrix in {operation.runs_as} reaches {factorisation}: its small "
-                "eigenvalues lose their digits and, where its two operands differ or a mean is subtracted, may "
-                "come out negative",
+                "eigenvalues lose their digits and, where its two operands differ or a mean is "
+                "subtracted, may come out negative",
                 f"{_sentence(_HIGHEST)} for this product alone",
             )
 
