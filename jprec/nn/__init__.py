@@ -2,6 +2,7 @@
 
 from jprec.nn.apply import apply, policy_of
 from jprec.nn.describe import Description, Row, describe
+from jprec.nn.scopes import scope_path, scoped, unscoped
 from jprec.nn.variables import dtype_of_variable, is_module, is_variable, renew, split
 
 __all__ = [
@@ -14,5 +15,8 @@ __all__ = [
     "is_variable",
     "policy_of",
     "renew",
+    "scope_path",
+    "scoped",
     "split",
+    "unscoped",
 ]

@@ -2,15 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from jprec.program import versions
 from jprec.program.rewriting import trace
-from jprec.program.sources import Phase, joined, phase, source_line
+from jprec.program.sources import Phase
+from jprec.program.visiting import Visit, visit
 
 #: Primitives that multiply two arrays and sum.
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
@@ -35,8 +35,9 @@ class Product:
 
     Attributes:
       kind: "dot_general", "conv_general_dilated" or "ragged_dot_general".
-      phase: "forward", or "backward" for what differentiation added. A product that
-        `jax.checkpoint` computes anew is a forward product.
+      phase: "forward", "recomputed" (what `jax.checkpoint` computes anew), "backward", or
+        "optimiser": outside of differentiation and in an update of Optax, Flax or `jprec.optim`,
+        or made of gradients (`jprec.program.operations` says how that is known).
       scope: The names around it, e.g. "transpose(jvp(Net))/block_0"; "" without any.
       source: "file:line" of the user's code; None where none is on record.
       operand_dtypes: Dtypes of both operands.
@@ -75,36 +76,26 @@ def products(fn: Callable, *args: Any, **kwargs: Any) -> tuple[Product, ...]:
     >>> [p.phase for p in products(jax.grad(loss), jnp.ones((3, 2)), jnp.ones((4, 3)))]
     ['forward', 'backward']
     """
-    return tuple(_products(trace(fn, args, kwargs).program, "", 1))
+    visits = visit(trace(fn, args, kwargs).program)
+    return tuple(_product(v) for v in visits if v.equation.primitive.name in PRODUCTS)
 
 
-def _products(program: Any, scope: str, trips: int | None) -> Iterator[Product]:
-    for equation in program.eqns:
-        names = joined(scope, equation)
-        if equation.primitive.name in PRODUCTS:
-            yield _product(equation, names, trips)
-            continue
-        own = versions.trips(equation)
-        inside = None if trips is None or own is None else trips * own
-        for body in versions.executed_bodies(equation):
-            yield from _products(versions.parts(body)[0], names, inside)
-
-
-def _product(equation: Any, scope: str, trips: int | None) -> Product:
+def _product(visit: Visit) -> Product:
+    equation = visit.equation
     left, right = (variable.aval for variable in equation.invars[:2])
     result = equation.outvars[0].aval
     return Product(
         kind=equation.primitive.name,
-        phase=phase(scope),
-        scope=scope,
-        source=source_line(equation),
+        phase=visit.phase,
+        scope=visit.scope,
+        source=visit.source,
         operand_dtypes=(left.dtype.name, right.dtype.name),
         operand_shapes=(tuple(left.shape), tuple(right.shape)),
         result_dtype=result.dtype.name,
         result_shape=tuple(result.shape),
         precision=_precision(equation.params["precision"]),
         flops=2 * math.prod(result.shape) * _terms(equation),
-        trips=trips,
+        trips=visit.trips,
     )
 
 

@@ -50,10 +50,11 @@ def emulate(fn: Callable, spec: str | matmul.MatmulSpec | policy.Policy) -> Call
     >>> emulate(jnp.dot, "tf32")(jnp.float32([1.0001]), jnp.float32([1.0])).item()
     1.0
     """
-    return rewrite(fn, Products(_spec(spec)))
+    return rewrite(fn, Products(to_spec(spec)))
 
 
-def _spec(spec: str | matmul.MatmulSpec | policy.Policy) -> matmul.MatmulSpec:
+def to_spec(spec: str | matmul.MatmulSpec | policy.Policy) -> matmul.MatmulSpec:
+    """The product spec that is meant by a spec, a policy or the name of one."""
     if isinstance(spec, matmul.MatmulSpec):
         return spec
     if isinstance(spec, str):

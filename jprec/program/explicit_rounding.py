@@ -35,7 +35,7 @@ _BITS = "bitcast_convert_type nextafter random_bits rng_uniform"
 _EXACT = frozenset(" ".join((_DATA_MOVEMENT, _SELECTION, _SIGNS_AND_INTEGERS, _BITS)).split())
 
 #: Parameters that name the dtype of a result.
-_DTYPE_PARAMETERS = ("new_dtype", "dtype", "out_dtype", "preferred_element_type")
+DTYPE_PARAMETERS = ("new_dtype", "dtype", "out_dtype", "preferred_element_type")
 
 
 def round_explicitly(fn: Callable) -> Callable:
@@ -58,16 +58,17 @@ def round_explicitly(fn: Callable) -> Callable:
     >>> jax.jit(round_explicitly(lambda x: (x * x).astype(jnp.float32)))(x).item()
     1.015625
     """
-    return rewrite(fn, _ExplicitRounding())
+    return rewrite(fn, ExplicitRounding())
 
 
 @dataclasses.dataclass(frozen=True)
-class _ExplicitRounding:
+class ExplicitRounding:
     """The rule: what makes a 16-bit value is computed in FP32 and rounded once."""
 
     name: str = "round_explicitly"
 
     def handler(self, equation: Any) -> Handler | None:
+        """The function that rounds the equation's 16-bit results; None where it has none."""
         name = equation.primitive.name
         if is_narrow_product(equation) and _holds_16_bits((*equation.invars, *equation.outvars)):
             return _rounded(_product)
@@ -78,6 +79,7 @@ class _ExplicitRounding:
         return None if versions.has_body(equation) else _rounded(_in_float32)
 
     def may_be_inside(self, equation: Any) -> bool:
+        """Whether the equation gives 16-bit results."""
         return _holds_16_bits(equation.outvars)
 
 
@@ -145,7 +147,7 @@ def _raise(value: Any) -> Any:
 def _in_float32(equation: Any, *inputs: Any) -> list[Any]:
     changed: dict[str, Any] = {
         name: np.dtype(np.float32)
-        for name in _DTYPE_PARAMETERS
+        for name in DTYPE_PARAMETERS
         if equation.params.get(name) is not None and equation.params[name] in _FORMATS
     }
     return versions.bind(equation, inputs, **changed)
@@ -241,11 +243,15 @@ def _scatter(scatter: Callable) -> Handler:
     return handler
 
 
-#: Operations that need more than other operands and another dtype.
-_SPECIAL: dict[str, Handler] = {
-    "convert_element_type": _conversion,
+#: Operations whose parameters hold a program for one dtype: written anew for that of the operands.
+COMBINING: dict[str, Handler] = {
     "reduce": _reduction,
     "reduce_window": _window_reduction,
+    "scatter": _scatter(lax.scatter),
+    "scatter-min": _scatter(lax.scatter_min),
+    "scatter_min": _scatter(lax.scatter_min),
+    "scatter-max": _scatter(lax.scatter_max),
+    "scatter_max": _scatter(lax.scatter_max),
     "scatter-add": _scatter(lax.scatter_add),
     "scatter_add": _scatter(lax.scatter_add),
     "scatter-sub": _scatter(lax.scatter_sub),
@@ -253,3 +259,6 @@ _SPECIAL: dict[str, Handler] = {
     "scatter-mul": _scatter(lax.scatter_mul),
     "scatter_mul": _scatter(lax.scatter_mul),
 }
+
+#: Operations that need more than other operands and another dtype.
+_SPECIAL: dict[str, Handler] = {"convert_element_type": _conversion, **COMBINING}

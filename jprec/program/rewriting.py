@@ -198,7 +198,7 @@ def _compute(equation: Any, inputs: Sequence[Any], rule: Rule) -> Sequence[Any]:
             return tuple(interpret(program, [*consts, *values], rule))
 
         return versions.sharded(on_device, equation)(*inputs)
-    if versions.wants_open_bodies(equation):
+    if versions.is_checkpoint(equation):
         program, consts = versions.opened(_rewritten_body(equation.params["jaxpr"], rule))
         return versions.bind(equation, [*consts, *inputs], jaxpr=program)
     changed = {

@@ -58,49 +58,20 @@ _TRANSPARENT = frozenset({"jit", "pjit", "remat2", "checkpoint"})
 
 #: Equations that compute something which no traced program shows, or only in a language of
 #: its own (a kernel on blocks of memory).
-_OPAQUE = frozenset(
-    {
-        "pallas_call",
-        "mpmd_map",
-        "core_map",
-        "tpu_custom_call",
-        "mosaic_gpu_p",
-        "triton_kernel_call",
-        "ffi_call",
-        "buffer_callback",
-        "pure_callback",
-        "io_callback",
-        "custom_partitioning",
-        "call_exported",
-        "call_tf",
-        "cudnn_fusion",
-        "dot_product_attention_fwd",
-        "dot_product_attention_bwd",
-        "dot_product_attention_fwd_wrapper",
-        "dot_product_attention_bwd_wrapper",
-        "dot_product_attention_fp8_fwd",
-        "dot_product_attention_fp8_bwd",
-        "dot_product_attention_fp8_fwd_wrapper",
-        "dot_product_attention_fp8_bwd_wrapper",
-        "rnn_fwd",
-        "rnn_bwd",
-        "scaled_dot",
-        "scaled_matmul",
-        "scaled_matmul_wrapper",
-        "bcoo_dot_general",
-        "bcoo_dot_general_sampled",
-        "bcoo_spdot_general",
-        "bcsr_dot_general",
-        "coo_matmat",
-        "coo_matvec",
-        "coo_spmm",
-        "coo_spmv",
-        "csr_matmat",
-        "csr_matvec",
-        "csr_spmm",
-        "csr_spmv",
-    }
-)
+_HIDING = """
+pallas_call mpmd_map core_map tpu_custom_call mosaic_gpu_p triton_kernel_call ffi_call
+buffer_callback pure_callback io_callback custom_partitioning call_exported call_tf cudnn_fusion
+dot_product_attention_fwd dot_product_attention_bwd dot_product_attention_fwd_wrapper
+dot_product_attention_bwd_wrapper dot_product_attention_fp8_fwd dot_product_attention_fp8_bwd
+dot_product_attention_fp8_fwd_wrapper dot_product_attention_fp8_bwd_wrapper rnn_fwd rnn_bwd
+scaled_dot scaled_matmul scaled_matmul_wrapper bcoo_dot_general bcoo_dot_general_sampled
+bcoo_spdot_general bcsr_dot_general coo_matmat coo_matvec coo_spmm coo_spmv csr_matmat
+csr_matvec csr_spmm csr_spmv
+"""
+_OPAQUE = frozenset(_HIDING.split())
+
+#: Equations that call the host and give nothing back.
+_REPORTS = frozenset({"debug_callback", "debug_print"})
 
 #: Part of the name of equations that JAX adds to a backward pass to compute forward values anew.
 RECOMPUTED = "rematted_computation"
@@ -137,6 +108,11 @@ def is_opaque(equation: Any) -> bool:
     return equation.primitive.name in _OPAQUE
 
 
+def is_report(equation: Any) -> bool:
+    """Whether the equation calls the host, and gives nothing back."""
+    return equation.primitive.name in _REPORTS
+
+
 def is_known(equation: Any) -> bool:
     """Whether it is known what the bodies of the equation mean."""
     return equation.primitive.name in _EVALUATED | _KEPT | {_HIDDEN_BODY, "shard_map"}
@@ -147,8 +123,8 @@ def has_body(equation: Any) -> bool:
     return equation.primitive.name == _HIDDEN_BODY or bool(bodies(equation))
 
 
-def wants_open_bodies(equation: Any) -> bool:
-    """Whether the equation's bodies must not have constants."""
+def is_checkpoint(equation: Any) -> bool:
+    """Whether the equation is a `jax.checkpoint`. Its body must not have constants."""
     return equation.primitive.name in ("remat2", "checkpoint")
 
 
@@ -220,12 +196,67 @@ def executed_bodies(equation: Any) -> list[Any]:
     return found
 
 
+def calls(equation: Any) -> list[tuple[Any, list[int] | None]]:
+    """The executed bodies, each with the places of its arguments among the equation's inputs.
+
+    The places are None where arguments and inputs do not correspond one to one.
+    """
+    found: list[tuple[Any, list[int] | None]] = []
+    places = list(range(len(equation.invars)))
+    if equation.primitive.name == "while":
+        params = equation.params
+        tested, run = params["cond_nconsts"], params["body_nconsts"]
+        carried = places[tested + run :]
+        return [
+            (params["cond_jaxpr"], [*places[:tested], *carried]),
+            (params["body_jaxpr"], places[tested:]),
+        ]
+    if equation.primitive.name == "cond":
+        places = places[1:]  # the first input chooses the branch
+    for body in executed_bodies(equation):
+        fits = len(parts(body)[0].invars) == len(places)
+        found.append((body, places if fits else None))
+    return found
+
+
+def is_combiner(body: Any) -> bool:
+    """Whether a body says only how elements combine (in a reduction, a scatter): all is scalar."""
+    program = parts(body)[0]
+    return all(getattr(v.aval, "shape", None) == () for v in (*program.invars, *program.outvars))
+
+
 def trips(equation: Any) -> int | None:
     """How often the equation runs its bodies; None where only the run can tell."""
     name = equation.primitive.name
     if name == "scan":
         return int(equation.params["length"])
     return None if name == "while" else 1
+
+
+def scan_sizes(equation: Any) -> tuple[int, int]:
+    """How many of a scan's first inputs are constants, and how many of the next its carry."""
+    params = equation.params
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].update(equation.invars).unpack()
+    return len(consts), len(carry)
+
+
+def solve_inputs(equation: Any, inputs: Sequence[Any]) -> list[Any]:
+    """What of the inputs of a `custom_linear_solve` its solver takes."""
+    lengths = equation.params["const_lengths"]
+    start = lengths.matvec + lengths.vecmat
+    right_hand_side = start + lengths.solve + lengths.transpose_solve
+    return [*inputs[start : start + lengths.solve], *inputs[right_hand_side:]]
+
+
+def copies(equation: Any) -> int:
+    """How often the lowered program holds the equation's bodies. A scan may be unrolled."""
+    unroll = int(equation.params.get("unroll", 1)) if equation.primitive.name == "scan" else 1
+    if unroll <= 1:
+        return 1
+    turns, rest = divmod(int(equation.params["length"]), unroll)
+    return (unroll if turns else 0) + rest
 
 
 @contextlib.contextmanager

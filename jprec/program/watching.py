@@ -13,7 +13,7 @@ from jax.extend import core
 from jprec.program import versions
 from jprec.program.description import PRODUCTS
 from jprec.program.rewriting import Trace, trace
-from jprec.program.sources import joined, phase
+from jprec.program.sources import is_backward, joined
 
 
 def watch_products(fn: Callable) -> Callable:
@@ -112,15 +112,15 @@ class _Watcher:
         if equation.primitive.name in PRODUCTS:
             self._keep(inputs[:2], scope)
         results = versions.bind(equation, [known.value for known in inputs])
-        origin = _origin(inputs, results, phase(scope) == "backward")
+        origin = _origin(inputs, results, is_backward(scope))
         made_by = self._recipe(equation, inputs)
         return [self._known(r, (made_by, index), origin) for index, r in enumerate(results)]
 
     def _keep(self, operands: Sequence[_Known], scope: str) -> None:
         name, wanted = (
-            ("activations", _Origin.DATA)
-            if phase(scope) == "forward"
-            else ("activation_gradients", _Origin.COTANGENT)
+            ("activation_gradients", _Origin.COTANGENT)
+            if is_backward(scope)
+            else ("activations", _Origin.DATA)
         )
         for known in operands:
             is_new = known.origin is wanted and known.number not in self._kept

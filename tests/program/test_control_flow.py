@@ -253,7 +253,7 @@ def test_loops_stay_loops_and_recomputation_stays(weights, inputs):
     emulated = jax.grad(program.emulate(loss, "tf32"))
     found = program.products(emulated, weights, inputs)
     assert [p.trips for p in found] == [3] * len(found)
-    assert [p.phase for p in found] == ["forward", "forward", "backward", "backward"]
+    assert [p.phase for p in found] == ["forward", "recomputed", "backward", "backward"]
 
 
 def test_collectives_over_a_mapped_axis_outside_are_kept(same, weights, inputs):
