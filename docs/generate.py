@@ -6,6 +6,7 @@ tests/test_docs.py runs the functions and compares.
 """
 
 import contextlib
+import importlib.util
 import io
 import math
 import re
@@ -23,6 +24,19 @@ from jprec.cli import main as jprec
 from jprec.report import canvas
 
 DOCS = Path(__file__).parent
+
+
+def _beside(name: str) -> Any:
+    """The module in docs/NAME.py; this file itself may have been loaded by its path."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+tf32_operations = _beside("tf32_operations")
 
 #: The formats that the page on IEEE 754 compares.
 COMPARED = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3fn", "e2m1fn")
@@ -316,6 +330,29 @@ def blocks() -> str:
     return table(["name", "size", "elements", "scales", "rule", "bits a number"], rows)
 
 
+def tf32_table(*, listed: bool) -> Callable[[], str]:
+    """A block with operations of PyTorch: those on the list, or others."""
+    return lambda: table(tf32_operations.HEAD, tf32_operations.rows(listed=listed))
+
+
+def tf32_shifts() -> str:
+    """How far affine_grid moves pixels in TF32."""
+    rows = [
+        [str(width), *(f"{tf32_operations.shift(width, degrees):.2f}" for degrees in (0, 30))]
+        for width in (256, 1024, 1920, 4096)
+    ]
+    return table(["pixels a side", "identity", "turned by 30°"], rows)
+
+
+def tf32_distances() -> str:
+    """What is left of squared distances in TF32."""
+    rows = [
+        [str(offset), f"{100 * tf32_operations.distance_error(offset):.0f} %"]
+        for offset in (0, 1, 3, 10)
+    ]
+    return table(["added to each coordinate", "largest error of a squared distance"], rows)
+
+
 #: Name of a generated part -> the function that makes it.
 BLOCKS: dict[str, Callable[[], str]] = {
     "explain 11.25": console("jprec explain 11.25 --format fp32"),
@@ -333,6 +370,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "overflow": overflow,
     "blocks": blocks,
     "hardware": console("jprec hardware"),
+    "tf32 operations": tf32_table(listed=True),
+    "tf32 operations, others": tf32_table(listed=False),
+    "tf32 shifts": tf32_shifts,
+    "tf32 distances": tf32_distances,
 }
 
 #: File in docs/pictures -> the function that draws it, called within `canvas.drawing`.

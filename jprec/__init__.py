@@ -31,6 +31,7 @@ _ROOMS = (
 #: Public name -> the room that holds it.
 _NAMES = {
     "Policy": "policy",
+    "audit": "doctor",
     "emulate": "program",
     "value_and_grad": "train",
     "Workload": "workloads",

@@ -235,7 +235,12 @@ def main(words: list[str] | None = None) -> int:
     if not options.small:
         readme = HERE / "README.md"
         readme.write_text(renewed(readme.read_text(encoding="utf-8"), result), encoding="utf-8")
-    print(tables(result)["example"])
+    print(tables(result)["errors"])
+    if options.small:
+        print("A miniature: its sums are shorter than the published example's, and not comparable.")
+    else:
+        print(tables(result)["example"])
+    print(options.out / "results.json")
     return 0
 
 

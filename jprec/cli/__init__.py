@@ -1,4 +1,4 @@
-"""One verb per question: `jprec explain`, `formats`, `study`, `probe`, `report`."""
+"""One verb per question: `jprec explain`, `formats`, `audit`, `study`, `probe`, `report`."""
 
 from jprec.cli.main import main
 

@@ -9,6 +9,7 @@ import tyro
 
 import jprec
 from jprec.cli import interruption
+from jprec.cli.audit import AuditVerb
 from jprec.cli.explain import Explain
 from jprec.cli.formats import Formats
 from jprec.cli.hardware import Hardware
@@ -23,12 +24,14 @@ DESCRIPTION = """A laboratory for floating-point precision in JAX. For instance:
   jprec explain 43008.111
   jprec formats
   jprec matmul --spec fp32,tf32,tf32@a100
+  jprec audit model.py:step_and_arguments --device a100
   jprec study --list
   jprec probe
 
 More about a verb: `jprec VERB --help`. The version: `jprec --version`.
 
-Exit status: 0 done, 1 a study whose control failed, 2 bad input, 130 interrupted."""
+Exit status: 0 done, 1 something to mend (audit) or a failed control (study), 2 bad input,
+130 interrupted."""
 
 #: Verb -> what reads its words, in the order of the help.
 VERBS = {
@@ -36,6 +39,7 @@ VERBS = {
     "formats": Formats,
     "hardware": Hardware,
     "matmul": Matmul,
+    "audit": AuditVerb,
     "study": StudyVerb,
     "probe": Probe,
     "report": Report,

@@ -24,11 +24,13 @@ LENGTHS = (16, 64, 256, 1024, 4096, 16384)
 class Matmul:
     """Compares one product of two random matrices in several arithmetics, with float64.
 
-    Printed are the largest and the root-mean-square error in units of |A||B|, the bound, the bias
-    of the results toward zero, errors in FP32 ulps, the share of correctly rounded results, and the
-    time over that of this machine's own FP32 product. A spec is FORMAT[x3|x6|x9][:rounding]
-    [@device][+ACCUMULATOR][+kahan][+chunkN]; see `jprec.matmul.get`. All is emulated, except what
-    ends in @native, which needs an NVIDIA GPU.
+    Errors are in units of |A||B|, element by element, and cannot exceed the bound. Bias and the
+    largest error once more are in units of the mean magnitude of the results; a negative bias means
+    results that are too small. FP32 ulps are units in the last place of the exact result. The time
+    is that of emulating here, over that of this machine's own FP32 product.
+
+    A spec is FORMAT, then as wanted x3, x6 or x9, :rounding, @device, +ACCUMULATOR, +kahan, and
+    +chunkN. All is emulated, except what ends in @native, which needs an NVIDIA GPU.
     """
 
     spec: Annotated[str, tyro.conf.arg(metavar="SPEC,...")] = "fp32,tf32,tf32x3,bf16,bf16x3,fp16"
@@ -56,18 +58,29 @@ class Matmul:
         shape = _shape(self.size)
         if self.plot is not None:
             check_picture(self.plot)
+        if self.seed < 0:
+            raise Trouble(f"--seed {self.seed}: it is 0 or more.")
+        words = list(dict.fromkeys(word.strip() for word in self.spec.split(",") if word.strip()))
         try:
-            specs = [matmul.get(word.strip()) for word in self.spec.split(",")]
+            specs = [matmul.get(word) for word in words]
             a, b = _matrices(*shape, self.data, self.seed)
-            found = matmul.compare(a, b, specs)
+            found = matmul.compare(a, b, specs, repeats=5)
         except ValueError as error:
             raise Trouble(str(error)) from error
+        except MemoryError as error:
+            raise Trouble(f"--size {self.size}: matrices of that size do not fit.") from error
+        # Under the names that were asked for.
+        found = [
+            dataclasses.replace(one, spec=word) for one, word in zip(found, words, strict=True)
+        ]
         if self.json:
-            print(records.dumps([dataclasses.asdict(one) for one in found], indent=1))
+            asked: dict[str, Any] = {"shape": list(shape), "data": self.data, "seed": self.seed}
+            asked["ulps_at"] = list(matmul.QUANTILES)
+            print(records.dumps([{**asked, **dataclasses.asdict(one)} for one in found], indent=1))
         else:
             print(_table(found, shape, self.data, self.seed))
         if self.plot is not None:
-            _draw([str(spec) for spec in specs], self.data, self.seed, self.plot)
+            _draw(words, self.data, self.seed, self.plot)
             print(self.plot, file=sys.stderr if self.json else sys.stdout)
         return 0
 
@@ -107,10 +120,10 @@ def _matrices(m: int, k: int, n: int, data: str, seed: int) -> tuple["np.ndarray
 
 
 _HEADS = (
-    "  error / |A||B|                         largest /  FP32 ulps"
-    "                    right     time",
-    "   largest       rms     bound      bias  mean |AB|   median     99 %  largest"
-    "   FP32    / own",
+    "  error / |A||B|                 / mean |AB|          FP32 ulps                 "
+    "      nearest   emulation",
+    "   largest       rms     bound      bias    largest   median     99 %  largest"
+    "     FP32  time / own",
 )
 
 
@@ -123,7 +136,7 @@ def _table(found: list["Comparison"], shape: tuple[int, int, int], data: str, se
         "",
         " " * width + _HEADS[0],
         "product".ljust(width) + _HEADS[1],
-        "-" * (width + 98),
+        "-" * (width + 101),
     ]
     for one in found:
         bound = "-" if one.bound is None else f"{one.bound:.1e}"
@@ -131,7 +144,7 @@ def _table(found: list["Comparison"], shape: tuple[int, int, int], data: str, se
         lines.append(
             f"{one.spec:{width}} {one.largest:9.1e} {one.rms:9.1e} {bound:>9} {one.bias:9.1e} "
             f"{one.over_mean:10.1e} {median:>8} {most:>8} {largest:>8} "
-            f"{one.correctly_rounded:6.0%} {one.cost:8.3g}"
+            f"{one.correctly_rounded:8.0%} {one.cost:11.3g}"
         )
     return "\n".join(lines)
 
@@ -147,8 +160,8 @@ def _draw(specs: list[str], data: str, seed: int, path: Path) -> None:
     curves: dict[str, list[tuple[int, float]]] = {spec: [] for spec in specs}
     for length in LENGTHS:
         a, b = _matrices(32, length, 32, data, seed)
-        for one in matmul.compare(a, b, specs, repeats=1):
-            curves[one.spec].append((length, one.rms))
+        for spec, one in zip(specs, matmul.compare(a, b, specs, repeats=1), strict=True):
+            curves[spec].append((length, one.rms))
     title = f"Root-mean-square error over |A||B| against the length of the sums, {data} numbers"
     try:
         report.write_lines_picture(

@@ -265,7 +265,7 @@ def get(device: str | Device) -> Device:
     """
     if isinstance(device, Device):
         return device
-    name = _SYNONYMS.get(device, device)
+    name = _SYNONYMS.get(device.lower(), device.lower())
     if name in _DEVICES:
         return _DEVICES[name]
     close = difflib.get_close_matches(device.lower(), [*_DEVICES, *_SYNONYMS], n=2)

@@ -2,7 +2,7 @@
 
 from jprec.matmul.bounds import Bound, error_bound, probabilistic_bound
 from jprec.matmul.chain_oracle import chain_exact
-from jprec.matmul.comparison import Comparison, compare
+from jprec.matmul.comparison import QUANTILES, Comparison, compare
 from jprec.matmul.convolution import conv_general_dilated
 from jprec.matmul.device import tensor_core_dot
 from jprec.matmul.oracle import tensor_core_dot_exact
@@ -11,6 +11,7 @@ from jprec.matmul.products import DimensionNumbers, dot_general, matmul
 from jprec.matmul.spec import MatmulSpec, get, names
 
 __all__ = [
+    "QUANTILES",
     "Bound",
     "Comparison",
     "DimensionNumbers",

@@ -1,6 +1,7 @@
 """How wrong a product can be: bounds on |computed - exact|, in units of |A| |B|, by arithmetic.
 
-All of them suppose normal operands, and neither overflow nor underflow.
+All of them suppose normal operands (of split operands normal parts), neither overflow nor
+underflow, and results in FP32: one that is stored in 16 bits is rounded once more.
 """
 
 import dataclasses
@@ -50,23 +51,38 @@ def error_bound(spec: str | MatmulSpec, terms: int) -> Bound:
       ValueError: for a native product, whose sums are not known.
 
     >>> bound = error_bound("tf32", 1024)
-    >>> round(bound.operands * 2**10, 3), bound.sums == 1024 * 2.0**-24
-    (1.0, True)
+    >>> round(bound.operands * 2**10, 3), round(bound.sums * 2**14, 2)
+    (1.0, 1.0)
     """
     spec = get(spec)
+    _check_terms(terms)
     if spec.is_native:
         raise ValueError(f"spec {spec}: how this machine sums is not known, and so no bound.")
     operands = _of_operands(spec)
     sums, rule, first_order = _of_sums(spec, terms)
     outside = (len(spec.pairs) - 1) * _FP32.unit_roundoff  # the parts are added in FP32
-    every = (1 + operands) * (1 + sums) * (1 + outside) - 1
+    # The parts that are summed are together a little larger than the operands.
+    added = ((1 + sums) * (1 + outside) - 1) * _spread(spec)
     return Bound(
-        coefficient=every,
+        coefficient=operands + added,
         operands=operands,
-        sums=(1 + sums) * (1 + outside) - 1,
+        sums=added,
         rule=rule,
         first_order=first_order or outside > 0,
     )
+
+
+def _spread(spec: MatmulSpec) -> float:
+    """The sum of |A_i| |B_j| over the parts that are multiplied, in units of |A| |B|, at most."""
+    if not spec.rounds_operands:
+        return 1.0
+    u = _operand_roundoff(spec)
+    return float(sum((1 + u) * u**i for i in range(spec.terms)) ** 2)
+
+
+def _operand_roundoff(spec: MatmulSpec) -> float:
+    u = formats.get(spec.operand_format).unit_roundoff
+    return u if spec.rounding.startswith("nearest") else 2 * u
 
 
 def probabilistic_bound(spec: str | MatmulSpec, terms: int, *, likelihood: float = 0.99) -> float:
@@ -88,6 +104,9 @@ def probabilistic_bound(spec: str | MatmulSpec, terms: int, *, likelihood: float
     True
     """
     spec = get(spec)
+    _check_terms(terms)
+    if not 0 < likelihood < 1:
+        raise ValueError(f"likelihood={likelihood}, but it lies between 0 and 1.")
     if spec.device is not None or spec.compensated or spec.chunk is not None:
         raise ValueError(
             f"spec {spec}: the model is one of sums that round to nearest, one addition after the "
@@ -100,13 +119,18 @@ def probabilistic_bound(spec: str | MatmulSpec, terms: int, *, likelihood: float
     return (1 + _of_operands(spec)) * math.exp(grown) - 1
 
 
+def _check_terms(terms: int) -> None:
+    if not isinstance(terms, int) or terms < 0:
+        raise ValueError(
+            f"terms={terms!r}, but a sum has an integer number of products, 0 or more."
+        )
+
+
 def _of_operands(spec: MatmulSpec) -> float:
     """The relative error of a product of two operands, as they enter the sums."""
     if not spec.rounds_operands:
         return 0.0
-    u = formats.get(spec.operand_format).unit_roundoff
-    if not spec.rounding.startswith("nearest"):
-        u = 2 * u
+    u = _operand_roundoff(spec)
     left_over = 2 * u**spec.terms + u ** (2 * spec.terms)
     kept = set(spec.pairs)
     dropped = sum(
@@ -142,7 +166,8 @@ def _of_one_sum(spec: MatmulSpec, terms: int) -> tuple[float, str, bool]:
         return blocks * (aligned + last) + steps * late, rule, True
     u = formats.get(spec.accumulator or "fp32").unit_roundoff
     if spec.compensated:
-        # Higham, "Accuracy and Stability of Numerical Algorithms", 2002, (4.8); a term of the order
-        # of n u**2 is put in for what is left out there.
-        return 2 * u + 2 * terms * u**2, "2 u + 2 n u**2 (Kahan)", True
+        # Higham, "Accuracy and Stability of Numerical Algorithms", 2002, (4.8), has 2 u for the sum
+        # of given numbers; one u more is for the product, which is rounded into the term, and a
+        # term of the order of n u**2 for what is left out there.
+        return 3 * u + 2 * terms * u**2, "3 u + 2 n u**2 (Kahan)", True
     return terms * u, f"n u, n = {terms}", False

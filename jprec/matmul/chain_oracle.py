@@ -1,5 +1,7 @@
 """Sums in a chosen format in rational arithmetic: the oracle of `chains`."""
 
+import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -17,8 +19,9 @@ def chain_exact(
 ) -> float:
     """sum(a * b) in ascending order, each step rounded once to `accumulator`, to nearest even.
 
-    A product enters exactly, as in a fused multiply-add. With `chunk`, partial sums of so many
-    products each start from 0, and are added one after the other in FP32.
+    A product enters exactly, as in a fused multiply-add. A sum that overflows is infinite at the
+    end. With `chunk`, partial sums of so many products each start from 0, and are added one after
+    the other in FP32.
 
     Args:
       a: [K], finite.
@@ -32,8 +35,28 @@ def chain_exact(
     """
 
     def rounded(x: Fraction, fmt: formats.FormatLike = accumulator) -> Fraction:
-        return Fraction(formats.round_exact(x, fmt))
+        value = formats.round_exact(x, fmt)
+        if not math.isfinite(value):
+            raise _Overflow(value)
+        return Fraction(value)
 
+    try:
+        return _chain(a, b, rounded, compensated, chunk)
+    except _Overflow as overflow:
+        return float(overflow.args[0])
+
+
+class _Overflow(Exception):
+    """A sum is beyond the format: what it became."""
+
+
+def _chain(
+    a: np.ndarray,
+    b: np.ndarray,
+    rounded: Callable[..., Fraction],
+    compensated: bool,
+    chunk: int | None,
+) -> float:
     products = [Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)]
     size = chunk or max(len(products), 1)
     overall = Fraction(0)

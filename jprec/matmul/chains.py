@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jprec import formats, rounding
-from jprec.matmul.layout import Dimensions, matrices
+from jprec.matmul.layout import Dimensions, matrices, zeros
 
 #: Products of two numbers of this precision are FP32 numbers.
 _NARROW = 12
@@ -50,7 +50,7 @@ def dot_general(
     add = functools.partial(_rounded_sum, fmt=accumulator)
     exact = operand_format.precision <= _NARROW
     fused = _fused_narrow if exact else _fused_wide
-    zero = jnp.zeros((left.shape[1], left.shape[2], right.shape[2]), jnp.float32)
+    zero = zeros(left, right)
     if left.shape[0] == 0:
         return zero.reshape(shape)
 

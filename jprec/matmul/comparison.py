@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
+from jprec import formats
 from jprec.matmul.bounds import error_bound
 from jprec.matmul.products import matmul
 from jprec.matmul.spec import MatmulSpec, get
@@ -31,11 +32,13 @@ class Comparison:
       bias: The mean error in the direction of the exact result, over the mean magnitude of those:
         negative where results are too small.
       over_mean: The largest error over the mean magnitude of the results.
-      bound: What the largest error cannot exceed (`error_bound`), None where none is known.
+      bound: What the largest error cannot exceed: `error_bound`, and what numbers below the
+        formats' normal range lose; None where none is known, or something overflowed.
       ulps: Errors in units of FP32's last place of the exact result, at `QUANTILES`.
       correctly_rounded: Share of the results that are the FP32 number next to the exact one.
       seconds: Median time of one call here.
-      cost: That time over the one of this machine's own FP32 product.
+      cost: That time over the one of this machine's own FP32 product: what emulating costs here,
+        not what the arithmetic costs on a device that has it.
       products: How many products of matrices it takes.
     """
 
@@ -54,14 +57,18 @@ class Comparison:
 
 
 def compare(
-    a: np.ndarray, b: np.ndarray, specs: Sequence[str | MatmulSpec], *, repeats: int = 3
+    a: np.typing.ArrayLike,
+    b: np.typing.ArrayLike,
+    specs: str | MatmulSpec | Sequence[str | MatmulSpec],
+    *,
+    repeats: int = 3,
 ) -> list[Comparison]:
     """Errors and cost of a @ b, one Comparison for each spec.
 
     Args:
-      a: [M, K] float32, finite.
-      b: [K, N] float32, finite.
-      specs: MatmulSpecs or their spellings.
+      a: [M, K], finite, taken as float32.
+      b: [K, N], likewise.
+      specs: MatmulSpecs or their spellings, one or several.
       repeats: Timed calls of each, of which the median counts.
 
     >>> rng = np.random.default_rng(0)
@@ -70,6 +77,14 @@ def compare(
     >>> tf32.largest > 100 * fp32.largest
     True
     """
+    if isinstance(specs, (str, MatmulSpec)):
+        specs = [specs]
+    a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"compare of shapes {a.shape} and {b.shape}: two matrices are needed, and the columns "
+            "of the first are the rows of the second."
+        )
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     exact, size = wide_a @ wide_b, np.abs(wide_a) @ np.abs(wide_b)
     native = jax.jit(functools.partial(jax.numpy.matmul, precision=jax.lax.Precision.HIGHEST))
@@ -78,8 +93,28 @@ def compare(
     for spec in map(get, specs):
         product = jax.jit(functools.partial(matmul, spec=spec))
         got, seconds = _timed(product, a, b, repeats)
-        found.append(_judged(spec, got, exact, size, a.shape[1], seconds, own))
+        one = _judged(spec, got, exact, size, a.shape[1], seconds, own)
+        if not np.isfinite(got).all():
+            one = dataclasses.replace(one, bound=None)
+        if one.bound is not None:
+            one = dataclasses.replace(one, bound=one.bound + _underflow(spec, a, b, size))
+        found.append(one)
     return found
+
+
+def _underflow(spec: MatmulSpec, a: np.ndarray, b: np.ndarray, size: np.ndarray) -> float:
+    """What underflow of operands and sums adds to the error at most, in units of |A| |B|."""
+    lost = 0.0
+    if spec.rounds_operands:
+        spacing = formats.get(spec.operand_format).min_subnormal
+        spacing *= 2.0 ** (-spec.split_scale * (spec.terms - 1))
+        rows = np.abs(a).astype(np.float64).sum(1)[:, None]
+        columns = np.abs(b).astype(np.float64).sum(0)[None, :]
+        lost = spacing * (rows + columns + spacing * a.shape[1])
+    if spec.accumulator is not None:
+        lost = lost + 4 * a.shape[1] * formats.get(spec.accumulator).min_subnormal
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.max(np.where(size > 0, lost / size, 0.0), initial=0.0))
 
 
 def _timed(

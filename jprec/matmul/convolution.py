@@ -12,6 +12,7 @@ from jax import lax
 from jax.extend import core as jax_core
 
 from jprec.matmul import native, operands, sums
+from jprec.matmul.layout import alike
 from jprec.matmul.spec import MatmulSpec, get
 
 #: What may stand beside the convolution in lax's transpose of one.
@@ -82,7 +83,9 @@ def conv_general_dilated(
     ones = (1,) * (lhs.ndim - 2)
     geometry = _Geometry(
         window_strides=tuple(window_strides),
-        padding=_pairs(lhs, rhs, axes, window_strides, padding, rhs_dilation or ones),
+        padding=_pairs(
+            lhs, rhs, axes, window_strides, padding, lhs_dilation or ones, rhs_dilation or ones
+        ),
         lhs_dilation=tuple(lhs_dilation or ones),
         rhs_dilation=tuple(rhs_dilation or ones),
         dimension_numbers=axes,
@@ -97,7 +100,7 @@ def conv_general_dilated(
     dtype = jax.eval_shape(exact, lhs, rhs).dtype
     if operands.leaves_to_lax(spec, lhs.dtype, rhs.dtype, dtype):
         return exact(lhs, rhs)
-    return _convolve(lhs, rhs, geometry, spec, dtype)
+    return _convolve(*alike(lhs, rhs), geometry, spec, dtype)
 
 
 def _pairs(
@@ -106,8 +109,18 @@ def _pairs(
     axes: lax.ConvDimensionNumbers,
     strides: Sequence[int],
     padding: str | Sequence[tuple[int, int]],
+    lhs_dilation: Sequence[int],
     rhs_dilation: Sequence[int],
 ) -> _Pairs:
+    if (
+        isinstance(padding, str)
+        and padding.upper() != "VALID"
+        and any(d != 1 for d in lhs_dilation)
+    ):
+        raise ValueError(
+            f"padding={padding!r} with lhs_dilation={tuple(lhs_dilation)}: lax has no such rule; "
+            "give a pair (low, high) for each spatial axis."
+        )
     if not isinstance(padding, str):
         return tuple((int(low), int(high)) for low, high in padding)
     window = [
@@ -180,7 +193,10 @@ def _transposed(
     shapes = [jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (other, cotangent)]
     jaxpr = jax.make_jaxpr(transpose)(*shapes).jaxpr
     names = [eqn.primitive.name for eqn in jaxpr.eqns]
-    if names.count("conv_general_dilated") != 1 or not _MOVES.issuperset(names):
+    # Where nothing is multiplied, since one of the arrays is empty, the transpose is zeros.
+    moves = _MOVES if cotangent.size else _MOVES | {"broadcast_in_dim"}
+    expected = names.count("conv_general_dilated") == 1 or not cotangent.size
+    if not (expected and moves.issuperset(names)):
         raise NotImplementedError(f"lax transposes this convolution to {', '.join(names)}.")
     values = dict(zip(jaxpr.invars, (other, cotangent), strict=True))
 

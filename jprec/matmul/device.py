@@ -9,7 +9,7 @@ from jax import lax
 
 from jprec import formats, hardware, rounding
 from jprec.matmul import accumulate
-from jprec.matmul.layout import Dimensions, matrices
+from jprec.matmul.layout import Dimensions, matrices, zeros
 
 
 def tensor_core_dot(
@@ -144,7 +144,7 @@ def dot_general(
     swap = left.shape[2] > right.shape[2]
     rows, columns = (right, left) if swap else (left, right)
     a, b = _decoded(rows, columns, core)
-    c = jnp.zeros((rows.shape[1], rows.shape[2], columns.shape[2]), jnp.float32)
+    c = zeros(rows, columns)
     total = accumulate.chain(a, b, c, core, outer=True)
     total = accumulate.with_specials(total.swapaxes(1, 2) if swap else total, special)
     return _nan_of(total, core).reshape(shape)

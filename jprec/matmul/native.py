@@ -21,8 +21,8 @@ ALGORITHMS = {
     "bf16x9": lax.DotAlgorithmPreset.BF16_BF16_F32_X9,
     "fp16": lax.DotAlgorithmPreset.F16_F16_F32,
     "fp16+fp16": lax.DotAlgorithmPreset.F16_F16_F16,
+    # Not E5M2 by E5M2: cuBLASLt has no such product, and XLA would widen the operands.
     "e4m3fn": lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32,
-    "e5m2": lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32,
 }
 
 #: Operands are converted to these dtypes first; TF32 has none, the machine rounds FP32.
@@ -31,11 +31,10 @@ _DTYPES = {
     "fp16": jnp.float16,
     "fp16+fp16": jnp.float16,
     "e4m3fn": jnp.float8_e4m3fn,
-    "e5m2": jnp.float8_e5m2,
 }
 
 #: Spec -> the precision that a convolution is asked for: those ignore every algorithm.
-_PRECISIONS = {
+PRECISIONS = {
     "fp32": lax.Precision.HIGHEST,
     "tf32": lax.Precision.DEFAULT,
     "bf16": lax.Precision.DEFAULT,
@@ -62,9 +61,9 @@ def check(spec: MatmulSpec, table: dict[str, Any], what: str) -> str:
     backend = jax.default_backend()
     if backend not in ("gpu", "cuda"):
         raise ValueError(
-            f"spec {spec}: the backend {backend!r} is not known to heed it; on a CPU, XLA computes "
-            f"BF16 presets in FP32 and rejects TF32. Native products are for NVIDIA GPUs; "
-            f"{request!r} is emulated on every backend."
+            f"spec {spec}: native products are for NVIDIA GPUs, the backend here is {backend!r}. "
+            "On a CPU, XLA rejects TF32, computes BF16 presets in FP32 and sums FP16 in FP32: what "
+            f"it would return is not what was asked for. {request!r} is emulated on every backend."
         )
     return request
 
@@ -101,7 +100,13 @@ def convolve(lhs: jax.Array, rhs: jax.Array, convolution: Any, spec: MatmulSpec)
 
     Convolutions of FP32 operands at the default precision run in TF32 where the device has it.
     """
-    request = check(spec, _PRECISIONS, "convolution")
+    return requested_convolution(lhs, rhs, convolution, check(spec, PRECISIONS, "convolution"))
+
+
+def requested_convolution(
+    lhs: jax.Array, rhs: jax.Array, convolution: Any, request: str
+) -> jax.Array:
+    """The convolution at the precision of `request`, whatever the backend makes of it."""
     dtype = _DTYPES.get(request, jnp.float32)
-    run = functools.partial(convolution, precision=_PRECISIONS[request])
+    run = functools.partial(convolution, precision=PRECISIONS[request])
     return run(lhs.astype(dtype), rhs.astype(dtype), preferred_element_type=jnp.float32)

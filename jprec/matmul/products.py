@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from jprec.matmul import native, operands, sums
-from jprec.matmul.layout import Axes, Dimensions
+from jprec.matmul.layout import Axes, Dimensions, alike
 from jprec.matmul.spec import MatmulSpec, get
 
 #: ((lhs contracting, rhs contracting), (lhs batch, rhs batch)), as lax.dot_general takes it.
@@ -62,7 +62,7 @@ def dot_general(
     dtype = jax.eval_shape(exact, lhs, rhs).dtype
     if operands.leaves_to_lax(spec, lhs.dtype, rhs.dtype, dtype):
         return exact(lhs, rhs)
-    return _dot(lhs, rhs, dims, spec, dtype)
+    return _dot(*alike(lhs, rhs), dims, spec, dtype)
 
 
 def matmul(a: jax.typing.ArrayLike, b: jax.typing.ArrayLike, spec: str | MatmulSpec) -> jax.Array:

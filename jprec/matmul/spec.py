@@ -62,6 +62,9 @@ class MatmulSpec:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
+        if self.device is not None and not self.is_native:
+            object.__setattr__(self, "device", hardware.get(self.device).name)
+        object.__setattr__(self, "compensated", bool(self.compensated))
         fmt = formats.get(self.operand_format)
         for role in ("operand_format", "accumulator"):
             name = getattr(self, role)
@@ -84,8 +87,8 @@ class MatmulSpec:
                 f"products={self.products} of split operands, but it is one of "
                 f"{', '.join(map(str, _TERMS))}."
             )
-        if self.chunk is not None and self.chunk < 1:
-            raise ValueError(f"chunk={self.chunk}, but a partial sum has at least 1 product.")
+        if self.chunk is not None and not (isinstance(self.chunk, int) and self.chunk >= 1):
+            raise ValueError(f"chunk={self.chunk!r}, but a partial sum has at least 1 product.")
         if self.device is None:
             self._check_chain()
         elif self.is_native:
@@ -109,10 +112,14 @@ class MatmulSpec:
                 f"spec {self}: XLA's own sums carry no compensation; name the accumulator's "
                 "format, as in '+fp32+kahan'."
             )
-        if self.accumulator is not None and not _within_fp32(formats.get(self.accumulator)):
+        if self.accumulator is None or self.accumulator == "fp32":
+            return
+        fmt = formats.get(self.accumulator)
+        # A sum is rounded to odd in FP32 first, which needs two bits more than are kept.
+        if not _within_fp32(fmt) or fmt.precision > formats.get("fp32").precision - 2:
             raise ValueError(
-                f"accumulator={self.accumulator!r}, but sums are held in FP32 storage; take a "
-                "signed format within FP32's range."
+                f"accumulator={self.accumulator!r}, but sums are held in FP32 storage; take fp32, "
+                "or a signed format within FP32's range of at most 22 bits of precision."
             )
 
     def _check_native(self) -> None:
@@ -233,34 +240,35 @@ def get(spec: str | MatmulSpec) -> MatmulSpec:
         return spec
     if not isinstance(spec, str):
         raise TypeError(f"{spec!r} is no spec; pass a string such as 'tf32' or a MatmulSpec.")
-    return _parse(spec)
+    return _parse(spec.strip().lower())
 
 
 @functools.cache
 def _parse(text: str) -> MatmulSpec:
     head = re.match(r"[^:@+]*", text).group()  # type: ignore[union-attr]  # matches anything
     rest = text[len(head) :]
-    base, plus, more = _SYNONYMS.get(head, head).partition("+")
-    name, products = _split_count(base)
+    base, products = _split_count(head)
+    name, plus, more = _SYNONYMS.get(base, base).partition("+")
     try:
         fmt = formats.get(name)
     except ValueError:
         raise ValueError(_unknown(text)) from None
-    fields: dict[str, object] = {"rounding": _default(fmt.name)}
+    fields: dict[str, object] = {}
     for mark, word in re.findall(r"([:@+])([^:@+]*)", rest + plus + more):
         if not word:
             raise ValueError(f"spec {text!r} ends where something should follow: {_GRAMMAR}.")
         field, value = _field(mark, word, text)
-        if fields.get(field) not in (None, _default(fmt.name)):
+        if field in fields:
             raise ValueError(f"spec {text!r} says twice what its {field} is.")
         fields[field] = value
+    fields.setdefault("rounding", _default(fmt.name))
     return MatmulSpec(operand_format=fmt.name, products=products, **fields)  # type: ignore[arg-type]
 
 
-def _split_count(base: str) -> tuple[str, int]:
+def _split_count(head: str) -> tuple[str, int]:
     """A format's name, and how many products its split operands have."""
-    found = re.fullmatch(r"(.+)x(\d+)", base)
-    return (found[1], int(found[2])) if found else (base, 1)
+    found = re.fullmatch(r"(.+)x([1-9][0-9]?)", head)
+    return (found[1], int(found[2])) if found else (head, 1)
 
 
 def _field(mark: str, word: str, text: str) -> tuple[str, object]:
@@ -271,10 +279,10 @@ def _field(mark: str, word: str, text: str) -> tuple[str, object]:
         return "device", word if word == "native" else hardware.get(word).name
     if word == "kahan":
         return "compensated", True
-    if chunk := re.fullmatch(r"chunk(\d+)", word):
+    if chunk := re.fullmatch(r"chunk([0-9]{1,9})", word):
         return "chunk", int(chunk[1])
     try:
-        return "accumulator", formats.get(word).name
+        return "accumulator", formats.get(_SYNONYMS.get(word, word)).name
     except ValueError:
         raise ValueError(
             f"spec {text!r}: +{word} is no accumulator; write the format of sums as in '+fp16', "

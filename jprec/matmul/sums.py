@@ -10,7 +10,7 @@ from jax import lax
 
 from jprec import formats, rounding
 from jprec.matmul import chains, device
-from jprec.matmul.layout import Dimensions, matrices
+from jprec.matmul.layout import Dimensions, matrices, zeros
 from jprec.matmul.spec import MatmulSpec
 
 #: A product of two float32 arrays, as XLA does it in FP32.
@@ -101,6 +101,7 @@ def _in_chunks(
     """Partial sums of `size` products each, added one after the other in FP32."""
     left, right, shape = matrices(lhs, rhs, dims)
     terms = left.shape[0]
+    size = min(size, max(terms, 1))
     count = -(-terms // size)
     fill = [(0, count * size - terms), (0, 0), (0, 0)]
     left, right = (jnp.pad(x, fill).reshape(count, size, *x.shape[1:]) for x in (left, right))
@@ -109,5 +110,6 @@ def _in_chunks(
     def add(total: jax.Array, chunk: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         return total + summed(*chunk, inner), None
 
-    zero = jnp.zeros((left.shape[2], left.shape[3], right.shape[3]), jnp.float32)
-    return lax.scan(add, zero, (left, right))[0].reshape(shape)
+    if count == 0:
+        return jnp.zeros(shape, jnp.float32)
+    return lax.scan(add, zeros(left[0], right[0]), (left, right))[0].reshape(shape)

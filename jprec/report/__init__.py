@@ -1,5 +1,6 @@
-"""Tables, figures and the HTML page of a study, and pictures of formats, all without JAX."""
+"""Tables, figures and HTML pages of studies and audits, and pictures of formats, without JAX."""
 
+from jprec.report.audit_page import audit_page
 from jprec.report.findings import answer
 from jprec.report.format_panels import stack
 from jprec.report.format_pictures import formats_picture, write_figure, write_formats_picture
@@ -15,6 +16,7 @@ __all__ = [
     "Row",
     "StudyRecords",
     "answer",
+    "audit_page",
     "density",
     "failed_controls",
     "formats_picture",

@@ -10,6 +10,8 @@ from jprec.report.format_pictures import write_figure
 
 _COLOURS = (canvas.BLUE, canvas.VERMILLION, canvas.GREEN, canvas.PURPLE, canvas.INK)
 _STYLES = ("-", "--", ":", "-.")
+#: Curves that coincide are told apart by markers of falling size.
+_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
 
 def write_lines_picture(
@@ -42,10 +44,11 @@ def write_lines_picture(
                 [a for a, _ in kept],
                 [b for _, b in kept],
                 style,
-                marker="o",
+                marker=_MARKERS[number % len(_MARKERS)],
                 color=colour,
                 label=name,
-                markersize=4,
+                markersize=max(3.5, 9.0 - number),
+                fillstyle="none",
             )
         axis.set_title(title, loc="left")
         axis.set_xlabel(x)

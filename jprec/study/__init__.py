@@ -1,7 +1,7 @@
 """Workload x arms x seeds, run in pairs, written down, and resumed where it was stopped."""
 
 from jprec.study.arms import ARMS, Arm, arm, underscaled, underscaled_twin
-from jprec.study.catalogue import find, names
+from jprec.study.catalogue import find, load_module, names
 from jprec.study.cells import cell_names, run_cell
 from jprec.study.design import PILOT_SEEDS, Setting, Study
 from jprec.study.engine import run
@@ -24,6 +24,7 @@ __all__ = [
     "cell_names",
     "find",
     "key_for",
+    "load_module",
     "names",
     "run",
     "run_cell",

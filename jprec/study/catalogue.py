@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from jprec.study.design import Study
 
@@ -37,9 +38,10 @@ def find(reference: str) -> Study:
             f"unknown study {reference!r}.{hint} Studies: {', '.join(STUDIES)}; a study of your "
             "own is written package.module:NAME or file.py:NAME."
         )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    module = _import(module_name, reference)
+    try:
+        module = load_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"study {reference!r}: cannot import {module_name}: {error}.") from error
     study = getattr(module, attribute, None)
     if isinstance(study, Study):
         return study
@@ -51,23 +53,26 @@ def find(reference: str) -> Study:
     )
 
 
-def _import(name: str, reference: str):  # type: ignore[no-untyped-def]
-    """The module called `name`, or in the file `name`."""
-    try:
-        if name.endswith(".py"):
-            path = Path(name).resolve()
-            if not path.is_file():
-                raise ImportError(f"there is no file {name}")
-            known = sys.modules.get(path.stem)
-            if known is not None and getattr(known, "__file__", None) == str(path):
-                return known
-            spec = importlib.util.spec_from_file_location(path.stem, path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[path.stem] = module
-            spec.loader.exec_module(module)
-            return module
+def load_module(name: str) -> ModuleType:
+    """The module called `name`, or in the file `name`; the current folder is looked in first."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    if not name.endswith(".py"):
         return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(f"study {reference!r}: cannot import {name}: {error}.") from error
+    path = Path(name).resolve()
+    if not path.is_file():
+        raise ImportError(f"there is no file {name}")
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module

@@ -44,7 +44,9 @@ def test_errors_are_drawn_against_the_length_of_the_sums(capsys, tmp_path, monke
         (("--spec", "tf23"), "unknown product spec 'tf23'; did you mean tf32"),
         (("--size", "3x4"), "--size 3x4: one number, or three as in 128x4096x64"),
         (("--size", "0"), "each at least 1"),
-        (("--spec", "tf32@native", "--size", "4"), "not known to heed it"),
+        (("--size", "10000000"), "--size 10000000: matrices of that size do not fit"),
+        (("--seed", "-1"), "--seed -1"),
+        (("--spec", "tf32@native", "--size", "4"), "native products are for NVIDIA GPUs"),
         (("--spec", "tf32", "--size", "2", "--plot", "x.txt"), "ends in .svg, .png, .pdf"),
     ],
 )

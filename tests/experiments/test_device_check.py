@@ -2,6 +2,7 @@
 
 import functools
 import json
+import types
 
 import jax
 import numpy as np
@@ -40,7 +41,7 @@ def pretend(check, monkeypatch, product):
     monkeypatch.setattr(check, "device_name", lambda: "a100")
     monkeypatch.setattr(check, "CHAINS", (64,))
     monkeypatch.setattr(check, "real_product", product)
-    monkeypatch.setattr(check, "roundings", lambda: {})
+    monkeypatch.setattr(check, "roundings", lambda until: {})
 
 
 def emulated(name):
@@ -64,7 +65,7 @@ def test_hardware_that_rounds_to_nearest_is_found_out(check, tmp_path, capsys, m
     pretend(check, monkeypatch, lambda name: lambda a, b: np.float32(np.float64(a) @ b))
     status, findings, _, said = run(check, tmp_path, capsys)
     assert status == 1
-    assert "emulation and hardware differ: bf16 one block" in said
+    assert "bf16 one block: emulation and hardware differ in" in said
     assert findings["emulation"]["fp16 one block"]["differ"] > 0
 
 
@@ -73,8 +74,9 @@ def test_a_part_that_fails_is_a_finding_and_stops_no_other(check, tmp_path, caps
         raise RuntimeError("no such algorithm\nmore")
 
     pretend(check, monkeypatch, broken)
-    status, findings, _, _ = run(check, tmp_path, capsys)
-    assert status == 0
+    status, findings, _, said = run(check, tmp_path, capsys)
+    assert status == 1  # a block that was not compared has not agreed
+    assert "tf32 one block was not compared" in said
     failed = "failed: RuntimeError: no such algorithm"
     assert findings["emulation"]["tf32 one block"] == failed
 
@@ -100,3 +102,20 @@ def test_convolutions_are_asked_for_a_matrix_product(check):
     assert check.vmapped()["largest difference"] < 1e-5
     assert check.teraflops(64, np.float32, None) > 0
     assert isinstance(check.throughput((64,), float("inf"))["fp32 64"], float)
+
+
+def test_devices_are_known_by_whole_words(check, monkeypatch):
+    names = {
+        "NVIDIA H200": "h200",
+        "NVIDIA A100-SXM4-80GB": "a100",
+        "Tesla T4": "t4",
+        "NVIDIA GeForce RTX 4090": "ada",
+        "NVIDIA L40S": "ada",
+        "Quadro RTX 4000": None,
+        "NVIDIA T400": None,
+    }
+    for kind, device in names.items():
+        monkeypatch.setattr(
+            check.jax, "devices", lambda kind=kind: [types.SimpleNamespace(device_kind=kind)]
+        )
+        assert check.device_name() == device, kind

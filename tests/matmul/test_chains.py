@@ -1,11 +1,14 @@
 """Sums in a chosen format against the oracle in rational arithmetic, number by number."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jprec import matmul
+from jprec import formats, matmul, rounding
+from jprec.matmul import chains
 
 #: spec, what the oracle is told.
 SPECS = {
@@ -71,6 +74,44 @@ def test_a_full_fp32_product_is_fused_into_the_sum():
     assert float(got[0, 0]) == float(a) * float(a) - float(rounded) != 0
 
 
+def test_rounding_to_odd_moves_no_odd_number():
+    rng = np.random.default_rng(3)
+    total, error = np.float32(rng.uniform(1, 2, 4000)), np.float32(rng.uniform(-1, 1, 4000))
+    error *= np.float32(2.0**-25)
+    got = np.asarray(chains._to_odd(jnp.asarray(total), jnp.asarray(error)))
+    for t, e, found in zip(total, error, got, strict=True):
+        exact = Fraction(float(t)) + Fraction(float(e))
+        assert float(found) == formats.round_exact(exact, "fp32", "to_odd")
+
+
+def test_the_tail_of_a_full_product_decides_a_tie():
+    """1 + 2**-24 (1 - 2**-46) and 1 + 2**-24 (1 + 2**-22 + 2**-46): below and above a midpoint."""
+    step = 2.0**-23
+    for low, high in ((1 - step, 1 + step), (1 + step, 1 + step)):
+        a = np.float32([[1.0, 2.0**-12 * low]])
+        b = np.float32([[1.0], [2.0**-12 * high]])
+        for accumulator in ("fp32", "e8m12"):
+            got = matmul.matmul(a, b, f"fp32+{accumulator}")
+            want = matmul.chain_exact(a[0], b[:, 0], accumulator=accumulator)
+            assert float(got[0, 0]) == want
+    assert matmul.chain_exact([300.0], [300.0], accumulator="fp16") == np.inf
+
+
+def test_a_chunk_longer_than_the_sum_costs_nothing():
+    assert matmul.matmul(jnp.ones((2, 4)), jnp.ones((4, 2)), "fp32+chunk999999999")[0, 0] == 4.0
+
+
+def test_contracted_axes_are_walked_as_they_are_listed():
+    rng = np.random.default_rng(9)
+    a, b = np.float32(rng.standard_normal((2, 5, 6, 7)))
+    for axes, order in (((1, 2), (0, 1, 2)), ((2, 1), (0, 2, 1))):
+        got = matmul.dot_general(a, b, ((axes, axes), ((0,), (0,))), "fp16+fp16")
+        flat = [x.transpose(order).reshape(5, -1) for x in (a, b)]
+        flat = [np.asarray(rounding.round_to(x, "fp16")) for x in flat]
+        want = [matmul.chain_exact(x, y, accumulator="fp16") for x, y in zip(*flat, strict=True)]
+        np.testing.assert_array_equal(got, np.float32(want))
+
+
 def test_infinities_and_nan_are_those_of_ieee():
     inf, nan = np.inf, np.nan
     b = jnp.float32([[1.0], [1.0]])
@@ -93,6 +134,10 @@ def test_convolutions_and_derivatives_sum_in_the_same_way():
     x, w = jnp.ones((1, 1, 60, 60)), jnp.ones((1, 1, 55, 55))
     out = matmul.conv_general_dilated(x, w, (1, 1), "VALID", "bf16+bf16")
     assert (out == 256.0).all()
+    slope = jax.grad(
+        lambda w: matmul.conv_general_dilated(x, w, (1, 1), "VALID", "bf16+bf16").sum()
+    )(jnp.ones((1, 1, 3, 3)))
+    assert (slope == 256.0).all()  # the backward convolution sums 58 x 58 ones
     one = jnp.ones((1, 3000))
     grads = jax.grad(lambda w: matmul.matmul(one.T, w, "bf16+bf16").sum())(jnp.ones((1, 1)))
     assert float(grads[0, 0]) == 256.0  # the backward product sums 3000 ones

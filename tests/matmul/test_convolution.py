@@ -186,3 +186,27 @@ def test_other_dtypes_are_refused_by_specs_that_round():
         matmul.conv_general_dilated(
             jnp.ones((1, 1, 2, 2), int), jnp.ones((1, 1, 2, 2), int), (1, 1), "VALID", "tf32"
         )
+
+
+def test_an_empty_convolution_has_a_gradient_of_zeros():
+    def loss(x, k):
+        return matmul.conv_general_dilated(x, k, (1, 1), "VALID", "tf32").sum()
+
+    for shape in ((1, 1, 2, 2), (0, 1, 4, 4)):
+        x, k = jnp.ones(shape), jnp.ones((1, 1, 3, 3))
+        of_x, of_k = jax.grad(loss, (0, 1))(x, k)
+        assert (of_x.shape, of_k.shape) == (x.shape, k.shape)
+        assert not of_x.any()
+        assert not of_k.any()
+
+
+def test_a_padding_that_lax_has_no_rule_for_is_refused():
+    with pytest.raises(ValueError, match="lhs_dilation"):
+        matmul.conv_general_dilated(
+            jnp.ones((1, 1, 4, 4)),
+            jnp.ones((1, 1, 3, 3)),
+            (1, 1),
+            "SAME",
+            "tf32",
+            lhs_dilation=(2, 2),
+        )

@@ -1,5 +1,7 @@
 """What is asked of a GPU, read off the lowered program; and the refusal everywhere else."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -31,9 +33,27 @@ def test_the_lowered_program_asks_for_the_algorithm(request_, asks):
     assert asks in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
+@pytest.mark.parametrize(
+    ("request_", "asks"),
+    [("fp32", "precision HIGHEST>"), ("tf32", "precision DEFAULT>"), ("fp16", "f16>")],
+)
+def test_a_convolution_asks_for_a_precision(request_, asks):
+    convolve = functools.partial(
+        jax.lax.conv_general_dilated, window_strides=(1, 1), padding="SAME"
+    )
+    ask = jax.jit(lambda x, k: native.requested_convolution(x, k, convolve, request_))
+    traced = ask.trace(jnp.ones((1, 1, 4, 4)), jnp.ones((1, 1, 3, 3)))
+    assert asks in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_sums_in_fp16_come_out_in_fp16_first():
+    traced = jax.jit(lambda a, b: native.requested_dot(a, b, DIMS, "fp16+fp16")).trace(X, X)
+    assert "-> tensor<16x16xf16>" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
 @pytest.mark.parametrize("name", ["tf32@native", "bf16x6@native", "fp16_acc16@native"])
 def test_a_backend_that_would_ignore_it_is_refused(name):
-    with pytest.raises(ValueError, match=r"'cpu' is not known to heed it.*is emulated"):
+    with pytest.raises(ValueError, match=r"the backend here is 'cpu'.*is emulated"):
         matmul.matmul(X, X, name)
     with pytest.raises(ValueError, match="native"):
         matmul.conv_general_dilated(
@@ -43,4 +63,4 @@ def test_a_backend_that_would_ignore_it_is_refused(name):
 
 def test_what_no_machine_offers_is_refused():
     with pytest.raises(ValueError, match="no native product is known for it; native ones are"):
-        matmul.matmul(X, X, "e3m4@native")
+        matmul.matmul(X, X, "e5m2@native")

@@ -49,6 +49,10 @@ def test_a_spec_is_a_static_argument():
         ("fp16+fp64", "sums are held in FP32"),
         ("fp16+fp16+bf16", "says twice what its accumulator is"),
         ("tf32:up:down", "says twice what its rounding is"),
+        ("tf32:nearest_away:toward_zero", "says twice what its rounding is"),
+        ("fp32+e8m22", "at most 22 bits"),
+        ("fp32+e7m23", "at most 22 bits"),
+        ("tf32x٣", "unknown product spec"),
         ("fp16+kahan", r"as in '\+fp32\+kahan'"),
         ("fp16@a100+kahan", "a tensor core carries no compensation"),
         ("bf16@a100+fp16", "no tensor core.*bf16 and accumulates in fp16"),
@@ -84,3 +88,19 @@ def test_a_built_spec_is_checked_as_a_spelled_one():
         matmul.MatmulSpec(operand_format="bfloat16")
     with pytest.raises(ValueError, match="write 'fp32' without a device"):
         matmul.MatmulSpec(operand_format="fp32", device="a100")
+
+
+def test_a_built_spec_has_the_names_that_a_spelled_one_has():
+    built = matmul.MatmulSpec(operand_format="fp16", device="l40s", compensated=0)
+    assert built == matmul.get("fp16@L40S") == matmul.get(str(built))
+    assert matmul.get("fp8_e4m3x3").operand_format == "e4m3fn"
+    assert matmul.get("fp16+fp8_e4m3").accumulator == "e4m3fn"
+    with pytest.raises(ValueError, match="chunk='8'"):
+        matmul.MatmulSpec(operand_format="fp16", chunk="8")
+
+
+def test_which_parts_are_multiplied_and_in_which_order():
+    assert matmul.get("tf32x3").pairs == ((0, 1), (1, 0), (0, 0))
+    last = ((0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0))
+    assert matmul.get("bf16x6").pairs == last
+    assert matmul.get("bf16x9").pairs == ((2, 2), (1, 2), (2, 1), *last)

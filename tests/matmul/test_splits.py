@@ -25,12 +25,13 @@ def ladder_error(name: str) -> float:
 def test_the_ladder_of_recovered_precision():
     """Research: N(0, 1), K = 10240: 1.8e-3, 5.4e-7, 1.3e-2, 2.8e-5, 3.7e-8, 4e-15."""
     errors = {n: ladder_error(n) for n in ("tf32", "tf32x3", "bf16", "bf16x3", "bf16x6", "bf16x9")}
-    errors["fp16x3"] = ladder_error("fp16x3")
+    errors |= {name: ladder_error(name) for name in ("fp16x3", "fp16x6", "fp16x9")}
     expected = {"tf32": 2e-3, "tf32x3": 6e-7, "bf16": 1.4e-2, "bf16x3": 3e-5, "bf16x6": 5e-8}
     for name, about in expected.items():
         assert about / 4 < errors[name] < about * 2, (name, errors[name])
     assert errors["bf16x9"] < 1e-13
     assert errors["fp16x3"] < 2 * errors["tf32x3"]
+    assert errors["fp16x9"] <= errors["fp16x6"] < errors["fp16x3"] / 100
 
 
 def test_fp32_sums_leave_little_of_it():
@@ -55,6 +56,15 @@ def test_how_many_fp32_numbers_are_the_sum_of_their_parts(name, share):
     parts = [np.float64(p) * 2.0 ** (-spec.split_scale * i) for i, p in enumerate(split(x, spec))]
     exact = float(np.mean(sum(parts) == np.float64(x)))
     assert exact == share == 1.0 or abs(exact - share) < 0.01
+
+
+def test_remainders_are_rounded_in_the_mode_of_the_spec():
+    x = np.float32(np.random.default_rng(2).uniform(1, 2, 1000))
+    high, low = split(x, matmul.get("tf32x3:toward_zero"))
+    assert np.all(np.asarray(high) <= x)
+    rest = x - np.asarray(high)
+    truncated = (rest.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    np.testing.assert_array_equal(low, truncated)
 
 
 def test_the_unscaled_split_of_fp16_would_lose_the_remainder():
