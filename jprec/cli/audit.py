@@ -1,5 +1,6 @@
 """`jprec audit`: which products does a program have, and how does a device run them?"""
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -112,7 +113,8 @@ def _audited(asked: AuditVerb) -> "Audit":
     except ValueError:  # a function without a signature, such as one written in C
         pass
     try:
-        return doctor.audit(fn, *arguments, device=asked.device)
+        with contextlib.redirect_stdout(sys.stderr):  # what the function prints is not our output
+            return doctor.audit(fn, *arguments, device=asked.device)
     except Exception as error:
         raise Trouble(
             f"{asked.function} cannot be traced: {_first_line(error)} JAX must be able to trace it "

@@ -23,7 +23,7 @@ class Operation:
       kind: "dot_general", "conv_general_dilated" or "ragged_dot_general".
       scope: The names around it, e.g. "transpose(jvp(Net))/block_0"; "" without any.
       source: "file:line" of the user's code; None where none is on record.
-      phase: Of which pass it is part, "forward" or "backward".
+      phase: "forward", "recomputed", "backward" or "optimiser", see `jprec.program.operations`.
       operand_dtypes: Dtypes of both operands.
       operand_shapes: Their shapes.
       result_dtype: Dtype of the result.
@@ -113,7 +113,9 @@ class Audit:
       operations: The products, in the order of the program.
       findings: What to mend.
       totals: By arithmetic, most operations first.
-      roofline: Lower bounds of their time.
+      roofline: What they take at peak rates.
+      opaque: Operations that do not show what they hold, as "primitive at file:line": products in
+        them are not listed.
       default_precision: `jax.default_matmul_precision` as it was when the function was traced.
     """
 
@@ -123,6 +125,7 @@ class Audit:
     findings: tuple[Finding, ...]
     totals: tuple[Total, ...]
     roofline: Roofline
+    opaque: tuple[str, ...]
     default_precision: str | None
 
     @property
@@ -154,6 +157,7 @@ def audit(fn: Callable, *args: Any, device: str | hardware.Device = "a100", **kw
     """
     on = target(device)
     products = program.products(fn, *args, **kwargs)
+    hidden = [o for o in program.operations(fn, *args, **kwargs) if o.opaque]
     operations = tuple(_operation(product, execution(product, on), on) for product in products)
     walked = flow(fn, *args, **kwargs)
     evidence = gather(operations, on, walked, array_arguments((args, kwargs)))
@@ -165,6 +169,9 @@ def audit(fn: Callable, *args: Any, device: str | hardware.Device = "a100", **kw
         findings=findings(evidence),
         totals=_totals(operations),
         roofline=roofline(operations, on),
+        opaque=tuple(
+            dict.fromkeys(f"{o.primitive} at {o.source or 'an unknown line'}" for o in hidden)
+        ),
         default_precision=_default_precision(),
     )
 

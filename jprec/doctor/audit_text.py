@@ -103,7 +103,7 @@ def _heading(audit: "Audit") -> list[str]:
 
 
 def _totals(audit: "Audit") -> list[str]:
-    lines = [f"{'runs as':14}{'products':>9}{'operations':>14}{'share':>8}{'at least':>11}"]
+    lines = [f"{'runs as':14}{'products':>9}{'operations':>14}{'share':>8}{'roofline':>11}"]
     lines.append("-" * len(lines[0]))
     for total in audit.totals:
         lines.append(
@@ -120,12 +120,14 @@ def _times(audit: "Audit") -> list[str]:
 def roofline_in_words(audit: "Audit") -> str:
     """One sentence on the time that the products take at best, and what switching would gain."""
     roof = audit.roofline
+    if not audit.operations:
+        return "There are no products in it."
     if roof.now is None:
         return (
             f"Time: unknown; no peak rate with a source is at hand for {audit.target.name} and "
             "these formats."
         )
-    words = f"Products alone take at least {time_in_words(roof.now)} (roofline)."
+    words = f"At peak rates these products take {time_in_words(roof.now)} (roofline)."
     others = [
         f"{name}: {gain(roof.now, time)}"
         for name, time in (
@@ -141,7 +143,17 @@ def roofline_in_words(audit: "Audit") -> str:
         words += f" Of {roof.uncounted} products the rate is unknown; they are not counted."
     if any(operation.may_be for operation in audit.operations):
         words += " What is undetermined counts as its slowest possibility."
+    if audit.opaque:
+        words += (
+            f" Not counted is what these do not show: {'; '.join(map(_near, audit.opaque[:5]))}"
+            f"{' ...' if len(audit.opaque) > 5 else ''}."
+        )
     return words
+
+
+def _near(hidden: str) -> str:
+    primitive, _, source = hidden.partition(" at ")
+    return f"{primitive} at {place(source)}"
 
 
 def gain(now: float, then: float) -> str:

@@ -348,8 +348,14 @@ _CPU: tuple[Kind, ...] = ("cpu",)
 
 RULES = (
     _rule(
-        "integers", _ALL, lambda asked: asked.is_integer, lambda asked: asked.formats[0],
+        "integers", _ALL, lambda asked: asked.is_integer and asked.preset is None,
+        lambda asked: asked.formats[0],
         "integers are multiplied and added as integers", "XLA operation semantics", "documented",
+    ),
+    _rule(
+        "integers_preset", _ALL, lambda asked: asked.is_integer, "undetermined",
+        "integers under a preset: JAX converts them to the preset's format, or refuses when it "
+        "lowers", "JAX, lowering of dot_general", "documented",
     ),
     # ---- Presets that a compiler refuses
     _rule(

@@ -209,10 +209,10 @@ def _assigned_setting(evidence: Evidence) -> Iterator[Finding]:
 
 def _setting_without_effect(evidence: Evidence) -> Iterator[Finding]:
     for operation, _ in evidence.pairs():
-        if not operation.ignores:
+        if not operation.ignores or _fulfilled(operation):
             continue
         if operation.kind == "conv_general_dilated":
-            remedy = f"For FP32, {_HIGHEST}: a convolution heeds levels only"
+            remedy = f"A convolution heeds levels only: for FP32, {_HIGHEST}"
         else:
             remedy = 'To see BF16\'s effect on a processor, use jprec.emulate(fn, "bf16")'
         yield _found(
@@ -221,6 +221,13 @@ def _setting_without_effect(evidence: Evidence) -> Iterator[Finding]:
             f"{operation.precision} has no effect: {operation.reason}",
             remedy,
         )
+
+
+def _fulfilled(operation: "Operation") -> bool:
+    """Whether the product runs as an ignored preset asks, as it would without."""
+    wanted = str(operation.precision).lower().replace("float", "fp").split("_")[0]
+    wanted = {"f32": "fp32", "f16": "fp16", "f64": "fp64"}.get(wanted, wanted)
+    return operation.runs_as == wanted
 
 
 def _called_in(site: ProductSite | None, file: str, function: str = "") -> bool:
@@ -324,9 +331,10 @@ def _bf16_meets_fp32(evidence: Evidence) -> Iterator[Finding]:
             yield _found(
                 "bf16_meets_fp32",
                 operation,
-                f"an operand stored in {narrow} is widened to meet an FP32 one, so the product "
-                f"runs as {operation.runs_as} and saves no time",
-                f"Cast the other operand to {narrow} too, or give the layer dtype={narrow}",
+                f"an operand stored in {narrow} is widened to meet an FP32 one: the product runs "
+                f"as {operation.runs_as}, and moves FP32 operands",
+                f"If FP32 is not meant, cast the other operand to {narrow} too, or give the layer "
+                f"dtype={narrow}",
             )
 
 
@@ -385,8 +393,9 @@ def _cancellation(evidence: Evidence) -> Iterator[Finding]:
             yield _found(
                 "cancellation",
                 operation,
-                f"squared distances as |a|² - 2ab + |b|² with the product in {operation.runs_as}: "
-                "for points near each other nothing but its rounding error is left",
+                f"a product in {operation.runs_as} is added to squares of its own operands: if "
+                "these are squared distances |a|² - 2ab + |b|², nothing but its rounding error is "
+                "left for points near each other",
                 f"Take differences first, or {_HIGHEST} for this product",
             )
 
@@ -394,15 +403,19 @@ def _cancellation(evidence: Evidence) -> Iterator[Finding]:
 def _coordinates(evidence: Evidence) -> Iterator[Finding]:
     for operation, site in evidence.pairs("forward"):
         summed = _summed(operation)
-        is_small = operation.kind == "dot_general" and 2 <= summed <= 4
+        is_small = operation.kind == "dot_general" and summed in (2, 3)
         if is_small and _is_narrowed(operation) and not _called_in(site, "attention.py"):
             yield _found(
                 "coordinates",
                 operation,
-                f"a sum over {summed} numbers runs as {operation.runs_as}: if they are "
+                f"a sum over {summed} numbers runs as {_possibly(operation)}: if they are "
                 "coordinates, they move by up to 1 part in 2000",
                 f"{_sentence(_HIGHEST)}; so short a sum gains nothing from less",
             )
+
+
+def _possibly(operation: "Operation") -> str:
+    return " or ".join(operation.may_be) or operation.runs_as
 
 
 def _summed(operation: "Operation") -> int:

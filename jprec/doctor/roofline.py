@@ -108,9 +108,14 @@ def _switched(
     """The total with every product of FP32 operands run as `to`; None where that has no rate."""
     if _rate(target, to) is None:
         return None
-    itemsize = 2 if to == "bf16" else None
+
+    def size(operation: "Operation") -> int | None:
+        if to != "bf16":
+            return None
+        return 4 if "complex64" in operation.operand_dtypes else 2  # both parts of a number
+
     return _sum(
-        seconds(operation, target, to, itemsize=itemsize)
+        seconds(operation, target, to, itemsize=size(operation))
         if operation.is_single and time is not None
         else time
         for operation, time in zip(operations, now, strict=True)

@@ -162,3 +162,27 @@ def test_the_setting_around_the_call_is_reported():
         found = jprec.audit(lambda a: a @ a, f32(8, 8))
     assert found.default_precision == "highest"
     assert found.operations[0].runs_as == "fp32"
+
+
+def test_what_does_not_show_its_products_is_named():
+    shape = jax.ShapeDtypeStruct((4, 4), jnp.float32)
+
+    def hidden(a):
+        return jax.pure_callback(lambda a: a @ a, shape, a) @ a
+
+    found = jprec.audit(hidden, shape)
+    assert len(found.operations) == 1
+    assert [line.split(" at ")[0] for line in found.opaque] == ["pure_callback"]
+    assert "Not counted is what these do not show: pure_callback at" in " ".join(str(found).split())
+
+
+def test_a_program_without_products_says_so():
+    found = jprec.audit(jnp.tanh, jax.ShapeDtypeStruct((4,), jnp.float32))
+    assert found.operations == ()
+    assert "There are no products in it." in str(found)
+
+
+def test_complex_numbers_have_two_parts_in_bf16():
+    shapes = [jax.ShapeDtypeStruct(s, jnp.complex64) for s in ((65536, 16), (16, 16))]
+    roof = jprec.audit(lambda a, b: a @ b, *shapes).roofline
+    assert roof.now / roof.bf16 <= 2.001

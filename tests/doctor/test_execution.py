@@ -171,3 +171,10 @@ def test_every_known_device_is_a_target():
         assert doctor.target(name).title
     with pytest.raises(ValueError, match=r"did you mean a100.*Known: v100, .*, cpu, tpu\."):
         doctor.target("a1000")
+
+
+def test_integers_under_a_preset_are_undetermined():
+    shapes = [jax.ShapeDtypeStruct((4, 4), jnp.int8)] * 2
+    for preset, runs_as in ((None, "int8"), ("BF16_BF16_F32", "undetermined")):
+        found = doctor.audit(lambda a, b, p=preset: jnp.matmul(a, b, precision=p), *shapes)
+        assert [operation.runs_as for operation in found.operations] == [runs_as]

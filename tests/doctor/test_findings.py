@@ -277,3 +277,18 @@ def test_each_finding_is_one_sentence_and_a_remedy_with_its_place():
             assert not finding.message.endswith(".")
             assert finding.source is not None
             assert finding.remedy[0].isupper()
+
+
+def test_a_preset_that_is_ignored_but_granted_anyway_is_no_finding():
+    for preset, device in (
+        ("F32_F32_F32", "v100"),
+        ("F32_F32_F32", "cpu"),
+        ("TF32_TF32_F32", "a100"),
+    ):
+        assert "setting_without_effect" not in kinds(convolve(preset), IMAGE, KERNEL, device=device)
+    assert "setting_without_effect" in kinds(convolve("F32_F32_F32"), IMAGE, KERNEL)
+
+
+def test_four_features_are_no_coordinates():
+    assert "coordinates" in kinds(at(None), f32(64, 3), f32(3, 3))
+    assert "coordinates" not in kinds(at(None), f32(64, 4), f32(4, 64))
