@@ -7,13 +7,13 @@ branches and one pass of each loop, and computes nothing.
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import util
 from typing import Any
 
 import jax
 from jax.extend import core
+
+from jprec.program import is_users
 
 #: Equations that multiply two arrays and sum.
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated", "ragged_dot_general"})
@@ -64,17 +64,6 @@ FACTORISATIONS = frozenset(
     }
 )
 
-
-def _folder(package: str) -> str:
-    """The folder of a package, found without importing it; empty where it is not installed."""
-    found = util.find_spec(package)
-    places = list(found.submodule_search_locations or ()) if found else []
-    return os.path.join(places[0], "") if places else ""
-
-
-#: Folders of code that no user wrote; the models that come with jprec are a user's.
-_LIBRARIES = tuple(filter(None, map(_folder, ("jax", "jaxlib", "flax", "optax", "jprec"))))
-_MODELS = os.path.join(_folder("jprec"), "workloads", "")
 
 _WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -366,7 +355,7 @@ class _Walk:
 
     def _user_line(self, equation: Any) -> str | None:
         """The innermost line that is in no library, as "file:line"."""
-        users = (frame for frame in self._frames(equation) if _is_users(frame.file_name))
+        users = (frame for frame in self._frames(equation) if is_users(frame.file_name))
         return next((f"{frame.file_name}:{frame.line_num}" for frame in users), None)
 
 
@@ -385,7 +374,3 @@ def _joined(values: Iterable[Value]) -> Value:
 def _frames(equation: Any) -> Sequence[Any]:
     traceback = equation.source_info.traceback
     return () if traceback is None else traceback.frames
-
-
-def _is_users(path: str) -> bool:
-    return path.startswith(_MODELS) or not path.startswith(_LIBRARIES)

@@ -7,7 +7,7 @@ from jprec.program.explicit_rounding import round_explicitly
 from jprec.program.operations import Operation, operations
 from jprec.program.rewriting import Rule, rewrite
 from jprec.program.shadowing import OperationError, Shadow, shadow
-from jprec.program.sources import names
+from jprec.program.sources import is_users, names
 from jprec.program.watching import watch_products
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Shadow",
     "check_products",
     "emulate",
+    "is_users",
     "names",
     "operations",
     "products",

@@ -120,10 +120,9 @@ def _words(signature: _Signature) -> str:
 
 def _lowered(traced: Trace, platform: str | None) -> collections.Counter[_Signature]:
     """How often each product stands in the lowered program, calls written out."""
-    count = len(traced.program.constvars)
 
     def run(*values: Any) -> list[Any]:
-        return jax.core.eval_jaxpr(traced.program, values[:count], *values[count:])
+        return versions.evaluate(traced.program, values)
 
     platforms = None if platform is None else (platform,)
     staged = jax.jit(run).trace(*traced.values)

@@ -153,7 +153,7 @@ class Runner:
 
         def goes_on(state: tuple[list[Pair], Measured]) -> Any:
             originals = [value.original for value in (*inputs[:tested], *state[0])]
-            return jax.core.eval_jaxpr(condition, consts, *originals)[0]
+            return versions.evaluate(condition, [*consts, *originals])[0]
 
         def turn(state: tuple[list[Pair], Measured]) -> tuple[list[Pair], Measured]:
             carry, before = state

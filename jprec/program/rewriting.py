@@ -116,7 +116,7 @@ def _differentiable(program: Any, rule: Rule) -> Callable:
 
         def vjp(inputs: Sequence[Any]) -> tuple[list[Any], Any]:
             def of(active: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-                outputs = _evaluate(program, _merged(mask, active, inputs))
+                outputs = versions.evaluate(program, _merged(mask, active, inputs))
                 return [o for o, here in zip(outputs, has_tangent, strict=True) if here], outputs
 
             active = [value for value, here in zip(inputs, mask, strict=True) if here]
@@ -152,11 +152,6 @@ def _differentiable(program: Any, rule: Rule) -> Callable:
 
 def _is_inexact(value: Any) -> bool:
     return bool(jnp.issubdtype(value.dtype, jnp.inexact))
-
-
-def _evaluate(program: Any, values: Sequence[Any]) -> list[Any]:
-    count = len(program.constvars)
-    return jax.core.eval_jaxpr(program, values[:count], *values[count:])
 
 
 # ---- Interpretation

@@ -23,6 +23,11 @@ _LIBRARIES = tuple(filter(None, map(_folder, ("jax", "jaxlib", "flax", "optax", 
 _MODELS = os.path.join(_folder("jprec"), "workloads", "")
 
 
+def is_users(path: str) -> bool:
+    """Whether a file is a user's: in none of JAX, Flax, Optax, jprec, or a model of jprec's."""
+    return path.startswith(_MODELS) or not path.startswith(_LIBRARIES)
+
+
 def source_line(equation: Any) -> str | None:
     """The user's line that made the equation, as "file:line"; None where none is on record.
 
@@ -30,7 +35,7 @@ def source_line(equation: Any) -> str | None:
     """
     for frame in versions.frames(equation):
         path = frame.file_name
-        if path.startswith(_MODELS) or not path.startswith(_LIBRARIES):
+        if is_users(path):
             return f"{path}:{frame.line_num}"
     return None
 

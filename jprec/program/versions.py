@@ -90,6 +90,12 @@ def parts(body: Any) -> tuple[Any, list[Any]]:
     return getattr(body, "jaxpr", body), list(getattr(body, "consts", ()))
 
 
+def evaluate(program: Any, values: Sequence[Any]) -> list[Any]:
+    """The program's outputs for `values`: one for each of its constants, then its arguments."""
+    count = len(program.constvars)
+    return jax.core.eval_jaxpr(program, values[:count], *values[count:])
+
+
 def opened(body: Any) -> tuple[Any, list[Any]]:
     """The body as an equation wants it that takes no constants, and the constants to pass first."""
     program, consts = parts(body)
@@ -97,7 +103,7 @@ def opened(body: Any) -> tuple[Any, list[Any]]:
         return program, []
 
     def run(*values: Any) -> list[Any]:
-        return jax.core.eval_jaxpr(program, values[: len(consts)], *values[len(consts) :])
+        return evaluate(program, values)
 
     avals = [variable.aval for variable in (*program.constvars, *program.invars)]
     return parts(jax.make_jaxpr(run)(*avals))[0], consts
