@@ -85,7 +85,16 @@ def rewrite(fn: Callable, rule: Rule) -> Callable:
     def rewritten(*args: Any, **kwargs: Any) -> Any:
         traced = trace(fn, args, kwargs)
         _warn_of_what_stays(traced.program, rule)
-        outputs = _differentiable(traced.program, rule)(*traced.values)
+        try:
+            outputs = _differentiable(traced.program, rule)(*traced.values)
+        except TypeError as error:
+            if "forward-mode" not in str(error) or "custom_vjp" not in str(error):
+                raise
+            raise TypeError(
+                f"{rule.name} has no forward-mode derivatives (jvp, jacfwd, hessian); take the "
+                "derivative inside, where it is rewritten too: "
+                "lambda x, t: jax.jvp(f, (x,), (t,)) in place of f"
+            ) from error
         # A result that depends on no argument is a number in the program, and an array here.
         return jax.tree.unflatten(traced.result, map(jnp.asarray, outputs))
 
