@@ -98,7 +98,8 @@ def test_all_16_bit_inputs_equal_the_oracle_in_every_mode(dtype):
         if wider or fmt.min_subnormal < held.min_subnormal or fmt == held:
             continue
         for mode in formats.MODES:
-            got = np.asarray(rounding.round_to(x, name, mode)).astype(np.float64)
+            with np.errstate(invalid="ignore"):  # NumPy warns of signalling NaN
+                got = np.asarray(rounding.round_to(x, name, mode)).astype(np.float64)
             want = np.array([formats.round_exact(number, name, mode) for number in numbers])
             np.testing.assert_array_equal(got, want, err_msg=f"{name} {mode}")
             kept = ~np.isnan(want)
