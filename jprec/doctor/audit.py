@@ -10,8 +10,10 @@ import jax
 from jprec import hardware, program
 from jprec.doctor.audit_text import table
 from jprec.doctor.dataflow import array_arguments, flow
-from jprec.doctor.execution import Execution, Target, execution, target
-from jprec.doctor.findings import Finding, findings, gather
+from jprec.doctor.evidence import gather
+from jprec.doctor.execution import Execution, execution
+from jprec.doctor.findings import Finding, findings
+from jprec.doctor.request import Target, target
 from jprec.doctor.roofline import Roofline, itemsize, roofline, seconds, slowest
 
 

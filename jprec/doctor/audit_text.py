@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jprec.doctor.execution import PRESETS
 from jprec.doctor.findings import KINDS, place
+from jprec.doctor.request import PRESETS
 
 if TYPE_CHECKING:
     from jprec.doctor.audit import Audit, Operation

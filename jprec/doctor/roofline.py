@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 
-from jprec.doctor.execution import Target
+from jprec.doctor.request import Target
 
 if TYPE_CHECKING:
     from jprec.doctor.audit import Operation

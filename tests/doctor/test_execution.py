@@ -6,7 +6,8 @@ import pytest
 from jax import lax
 
 from jprec import doctor, hardware, matmul, program
-from jprec.doctor.execution import PRESETS, RULES
+from jprec.doctor.execution import RULES
+from jprec.doctor.request import PRESETS
 
 NAMES = ("v100", "t4", "a100", "ada", "h100", "b200", "tpu", "cpu")
 
