@@ -124,6 +124,9 @@ def test_complex64_is_tf32_too_and_fp64_is_untouched():
 
 def test_mixed_operands_run_in_the_wider_format():
     assert doctor.execution(dot(jnp.bfloat16, other=jnp.float32), "a100").runs_as == "tf32"
+    with jax.enable_x64(True):
+        for left, right in ((jnp.float64, jnp.float32), (jnp.float32, jnp.float64)):
+            assert doctor.execution(dot(left, other=right), "a100").runs_as == "fp64"
 
 
 def test_the_cpu_rejects_exactly_what_lowering_rejects():
