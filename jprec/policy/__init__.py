@@ -3,6 +3,17 @@
 from jprec.policy.paths import leaf_path
 from jprec.policy.policy import Policy, Rule, parse
 from jprec.policy.recipes import get, names
+from jprec.policy.review import Remark, review
 from jprec.policy.spelling import close_to
 
-__all__ = ["Policy", "Rule", "close_to", "get", "leaf_path", "names", "parse"]
+__all__ = [
+    "Policy",
+    "Remark",
+    "Rule",
+    "close_to",
+    "get",
+    "leaf_path",
+    "names",
+    "parse",
+    "review",
+]

@@ -4,18 +4,30 @@ import dataclasses
 import re
 from typing import Any
 
-from jprec.policy.spelling import ROLES, close_to, dtype_name
+from jprec.policy.spelling import (
+    DTYPE_ROLES,
+    PRODUCT_ROLES,
+    ROLES,
+    RULE_ROLES,
+    SHORT,
+    close_to,
+    dtype_name,
+)
 
 #: Separates the rules of a policy in its string; a pattern may not contain it.
 _BETWEEN_RULES = ";"
 _ARROW = "->"
 
 
-def _check_product(product: Any, *, where: str) -> str:
+#: Roles that stay unwritten while they are what they are by default.
+_QUIET = {"moments": "float32", "statistics": "float32", "loss": "float32"}
+
+
+def _check_product(product: Any, *, role: str) -> str:
     """`product`, if `jprec.matmul` knows it."""
     if not isinstance(product, str) or product != product.strip() or not product:
         raise ValueError(
-            f"{where}: product={product!r} is not the name of a product specification. "
+            f"Policy: {role}={product!r} is not the name of a product specification. "
             'Give a name such as "tf32" (see jprec.matmul.get), or None to leave the '
             "products of the program as they are."
         )
@@ -59,7 +71,7 @@ class Rule:
                 f"{where}: {_BETWEEN_RULES!r} and {_ARROW!r} separate the parts of a policy's "
                 r'string. Write "\x3b" for the semicolon and "-\x3e" for the arrow.'
             )
-        for role in ("params", "compute", "output"):
+        for role in RULE_ROLES:
             value = getattr(self, role)
             if value is not None:
                 object.__setattr__(self, role, dtype_name(value, role=f"{where}: {role}"))
@@ -69,7 +81,7 @@ class Rule:
     @property
     def changes(self) -> dict[str, str]:
         """The roles this rule sets."""
-        roles = {r: getattr(self, r) for r in ("params", "compute", "output")}
+        roles = {role: getattr(self, role) for role in RULE_ROLES}
         return {role: value for role, value in roles.items() if value is not None}
 
     def finds(self, path: str) -> bool:
@@ -98,6 +110,15 @@ class Policy:
       output: Dtype in which a model hands out its result; the loss itself is always float32.
       product: Name of the arithmetic in which matrix products are emulated (`jprec.matmul.get`);
         None leaves the program's products as they are.
+      grad_product: The same for the products of the backward pass: it rounds the gradient that
+        comes back and sums, while the other operand is rounded as `product` says. None for
+        `product` itself, but E5M2, whose range gradients need, where `product` multiplies in
+        E4M3 (Micikevicius et al., FP8 Formats for Deep Learning, 2022, section 3).
+      moments: Dtype in which an optimiser keeps its moments; its arithmetic is float32.
+      statistics: Dtype in which norms take means and variances. 16 bits are for studies: a
+        float16 variance overflows from |x| = 256 on.
+      loss: Dtype that the loss function may hand out; 16 bits are for studies, since such a loss
+        loses its digits, and in float16 a scale from 2**16 on is infinite.
       name: What the policy is called in tables.
       rules: Exceptions by path; the first whose pattern is found in the path holds.
 
@@ -114,12 +135,23 @@ class Policy:
     product: str | None = None
     name: str | None = dataclasses.field(default=None, compare=False)
     rules: tuple[Rule, ...] = ()
+    _: dataclasses.KW_ONLY
+    grad_product: str | None = None
+    moments: str = "float32"
+    statistics: str = "float32"
+    loss: str = "float32"
 
     def __post_init__(self) -> None:
-        for role in ("params", "compute", "output"):
+        for role in DTYPE_ROLES:
             object.__setattr__(self, role, dtype_name(getattr(self, role), role=role))
-        if self.product is not None:
-            _check_product(self.product, where="Policy")
+        for role in PRODUCT_ROLES:
+            if getattr(self, role) is not None:
+                _check_product(getattr(self, role), role=role)
+        if self.grad_product is not None and self.product is None:
+            raise ValueError(
+                f"grad_product={self.grad_product!r} without product: the backward products are "
+                'those of the forward ones. Name product too; "fp32" changes nothing forward.'
+            )
         object.__setattr__(self, "rules", tuple(self.rules))
         for rule in self.rules:
             if not isinstance(rule, Rule):
@@ -139,25 +171,40 @@ class Policy:
         rule = self.rule_for(path)
         return dataclasses.replace(self, rules=(), **(rule.changes if rule else {}))
 
+    @property
+    def backward_product(self) -> str | None:
+        """The arithmetic of the backward products: `grad_product`, or what stands for it."""
+        if self.grad_product is not None or self.product is None:
+            return self.grad_product
+        from jprec import matmul
+
+        spec = matmul.get(self.product)
+        if spec.operand_format != "e4m3fn" or spec.products != 1:
+            return self.product
+        try:
+            return str(dataclasses.replace(spec, operand_format="e5m2"))
+        except ValueError:  # a device whose sums are not known for E5M2
+            return self.product
+
     def uses(self, dtype: str, *, roles: tuple[str, ...] = ("params", "compute")) -> bool:
         """Whether the policy or one of its rules gives `dtype` to one of `roles`."""
         dtype = dtype_name(dtype, role="dtype")
         return any(getattr(part, role) == dtype for part in (self, *self.rules) for role in roles)
 
     def __str__(self) -> str:
-        roles = [f"{role}={getattr(self, role)}" for role in ("params", "compute", "output")]
-        if self.product is not None:
-            roles.append(f"product={self.product}")
+        roles = [f"{role}={getattr(self, role)}" for role in RULE_ROLES]
+        for role in (*PRODUCT_ROLES, *_QUIET):
+            if getattr(self, role) != _QUIET.get(role):
+                roles.append(f"{role}={getattr(self, role)}")
         return _BETWEEN_RULES.join([",".join(roles), *map(str, self.rules)])
 
 
 def _roles(text: str, *, whole: str) -> dict[str, str | None]:
     """The roles named in "role=value,role=value"; each at most once."""
-    short = {letter: role for role, letter in ROLES.items()}
     found: dict[str, str | None] = {}
     for part in text.split(","):
         word, equals, value = (piece.strip() for piece in part.partition("="))
-        role = short.get(word, word)
+        role = SHORT.get(word, word)
         if not equals or not value:
             raise ValueError(
                 f"policy {whole!r}: {part.strip()!r} is not role=value. "
@@ -167,12 +214,12 @@ def _roles(text: str, *, whole: str) -> dict[str, str | None]:
             raise ValueError(f"policy {whole!r}: no role {word!r}. {close_to(word, ROLES)}")
         if role in found:
             raise ValueError(f"policy {whole!r}: {role} is given twice. Give it once.")
-        found[role] = None if (role, value) == ("product", "none") else value
+        found[role] = None if role in PRODUCT_ROLES and value == "none" else value
     return found
 
 
 def parse(text: str) -> Policy:
-    """The policy written as `text`; roles not named are float32, and products left alone.
+    """The policy written as `text`; roles not named are as `Policy` has them by default.
 
     Reads what `str` of a policy writes, and jmp's "p=f32,c=bf16,o=f32". Rules follow after
     semicolons as "pattern->role=value".
@@ -190,10 +237,11 @@ def parse(text: str) -> Policy:
                 f'Write for example "norm{_ARROW}compute=float32".'
             )
         changes = _roles(roles, whole=text)
-        if "product" in changes:
-            raise ValueError(
-                f"policy {text!r}: a rule cannot set product, which holds for the whole "
-                "program. Rules set params, compute and output."
-            )
+        for role in changes:
+            if role not in RULE_ROLES:
+                raise ValueError(
+                    f"policy {text!r}: a rule cannot set {role}, which holds for the whole "
+                    f"program. Rules set {', '.join(RULE_ROLES)}."
+                )
         rules.append(Rule(pattern.strip(), **changes))
     return Policy(rules=tuple(rules), **_roles(head, whole=text))  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Policies that people use, by name."""
 
+import dataclasses
 from typing import Any
 
 from jprec.policy.policy import Policy, parse
@@ -52,7 +53,7 @@ def get(policy: Any) -> Policy:
         )
     if policy in RECIPES:
         parsed = parse(RECIPES[policy])
-        return Policy(parsed.params, parsed.compute, parsed.output, parsed.product, name=policy)
+        return dataclasses.replace(parsed, name=policy)
     if "=" in policy:
         return parse(policy)
     raise ValueError(f"no policy {policy!r}. {close_to(policy, RECIPES)} Or write its roles out.")

@@ -11,8 +11,19 @@ DTYPES = {
     "float16": ("f16", "fp16"),
 }
 
-#: Role -> its short form, as jmp writes it ("p=f32,c=bf16,o=f32").
-ROLES = {"params": "p", "compute": "c", "output": "o", "product": "m"}
+#: The roles that a policy gives a dtype, with the everyday ones first.
+DTYPE_ROLES = ("params", "compute", "output", "moments", "statistics", "loss")
+
+#: The roles that a policy gives the arithmetic of a product.
+PRODUCT_ROLES = ("product", "grad_product")
+
+ROLES = (*DTYPE_ROLES, *PRODUCT_ROLES)
+
+#: The roles that a rule can set for some paths.
+RULE_ROLES = ("params", "compute", "output")
+
+#: Short form -> role, as jmp writes it ("p=f32,c=bf16,o=f32").
+SHORT = {"p": "params", "c": "compute", "o": "output", "m": "product"}
 
 _CANONICAL = {spelling: name for name, others in DTYPES.items() for spelling in (name, *others)}
 
