@@ -5,15 +5,19 @@ storage wrappers return are updates for `apply_updates`, not gradients: put noth
 a chain.
 """
 
+from jprec.optim.finite import all_finite, count_nonfinite
 from jprec.optim.guard import (
     DynamicScale,
     LossScaleState,
     dynamic_loss_scale,
+    guard_state,
+    if_taken,
     loss_scale,
     power_of_two,
     static_loss_scale,
 )
 from jprec.optim.new_value import NewValue, apply_updates
+from jprec.optim.report import Report, check, report
 from jprec.optim.storage import (
     KahanState,
     MasterWeightsState,
@@ -32,14 +36,21 @@ __all__ = [
     "LossScaleState",
     "MasterWeightsState",
     "NewValue",
+    "Report",
     "RoundOnStoreState",
     "StochasticRoundingState",
+    "all_finite",
     "apply_updates",
+    "check",
+    "count_nonfinite",
     "dynamic_loss_scale",
+    "guard_state",
+    "if_taken",
     "kahan",
     "loss_scale",
     "master_weights",
     "power_of_two",
+    "report",
     "round_on_store",
     "static_loss_scale",
     "stochastic_rounding",

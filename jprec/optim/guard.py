@@ -9,10 +9,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jprec.optim import finite
 from jprec.optim.new_value import NewValue, is_new_value
 
 #: Scales between these have exact float32 reciprocals that no machine flushes to zero.
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**126
+
+#: A loss scale that magnifies nothing. NaN without infinity does not lower it further.
+UNSCALED = 1.0
 
 
 def power_of_two(value: Any, *, name: str) -> float:
@@ -64,31 +68,31 @@ class DynamicScale:
 
 
 class LossScaleState(NamedTuple):
-    """The state of a guard. All fields but inner_state are scalars; none is weakly typed.
+    """The state of a guard. The counters are int32 scalars; nothing is weakly typed.
 
     inner_state: the inner optimiser's; untouched by a skipped step.
-    scale: float32, for the next forward pass.
-    clean_steps: int32, steps without overflow since the last overflow or growth.
-    skipped: int32, steps skipped so far. skipped_in_row: int32, of these the latest in a row.
-    steps_at_floor: int32, steps taken with the scale at its floor (0 for a static scale).
+    scale: [] float32, for the next forward pass.
+    clean_steps: steps without overflow since the last overflow or growth.
+    taken: steps taken so far. skipped: steps skipped so far.
+    skipped_at_start: of these, the ones before the first step that was taken.
+    skipped_in_row: of these, the latest in a row.
+    nan_in_row: of the latest in a row, the latest whose gradients had NaN and no infinity.
+    steps_at_floor: steps with the scale at its floor (0 for a static scale).
+    nonfinite: [leaves, 2] int32, infinities and NaNs in each leaf at the latest skipped step.
+    leaves: the paths of these leaves, in order. A dict of None has no leaves of its own.
     """
 
     inner_state: Any
     scale: jax.Array
     clean_steps: jax.Array
+    taken: jax.Array
     skipped: jax.Array
+    skipped_at_start: jax.Array
     skipped_in_row: jax.Array
+    nan_in_row: jax.Array
     steps_at_floor: jax.Array
-
-
-def all_finite(tree: Any) -> jax.Array:
-    """[] bool: no inexact leaf of `tree` has an infinity or a NaN; other leaves do not count."""
-    flags = [
-        jnp.all(jnp.isfinite(leaf))
-        for leaf in jax.tree.leaves(tree)
-        if jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.inexact)
-    ]
-    return jnp.all(jnp.stack(flags)) if flags else jnp.asarray(True)
+    nonfinite: jax.Array
+    leaves: dict[str, None]
 
 
 def _strong(leaf: Any) -> Any:
@@ -109,19 +113,19 @@ def _select(keep: jax.Array, new: Any, old: Any) -> Any:
     return jax.tree.map(select, new, old)
 
 
-def _no_update(finite: jax.Array, updates: Any, params: Any) -> Any:
-    """`updates` where `finite`, else updates that leave every bit of the parameters alone."""
+def _no_update(take: jax.Array, updates: Any, params: Any) -> Any:
+    """`updates` where `take`, else updates that leave every bit of the parameters alone."""
 
     def nothing(update: Any) -> Any:
         if not jnp.issubdtype(update.dtype, jnp.inexact):
             return update
         # p + (-0.0) is p for every p; p + 0.0 would turn -0.0 into 0.0.
-        return jnp.where(finite, update, -jnp.zeros([], update.dtype))
+        return jnp.where(take, update, -jnp.zeros([], update.dtype))
 
     def guard(update: Any, parameter: Any = None) -> Any:
         if not isinstance(update, NewValue):
             return nothing(update)
-        value = jnp.where(finite, update.value, parameter)
+        value = jnp.where(take, update.value, parameter)
         return NewValue(value, nothing(update.update))
 
     if params is None:
@@ -132,33 +136,58 @@ def _no_update(finite: jax.Array, updates: Any, params: Any) -> Any:
 def _guard(
     inner: optax.GradientTransformation,
     initial: float,
-    following: Callable[[LossScaleState, jax.Array], tuple[jax.Array, jax.Array]],
+    following: Callable[[LossScaleState, jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
     floor: float | None,
 ) -> optax.GradientTransformationExtraArgs:
-    """`inner`, skipped on overflow; `following` says the next scale and count of clean steps."""
+    """`inner`, skipped on overflow.
+
+    `following(state, all finite, NaN without infinity)` says the next scale and count of clean
+    steps.
+    """
     inner = optax.with_extra_args_support(inner)
 
     def init(params: Any) -> LossScaleState:
         zero = jnp.zeros([], jnp.int32)
-        inner_state = jax.tree.map(_strong, inner.init(params))
-        scale = jnp.asarray(initial, jnp.float32)
-        return LossScaleState(inner_state, scale, zero, zero, zero, zero)
+        leaves = finite.names(params)
+        return LossScaleState(
+            inner_state=jax.tree.map(_strong, inner.init(params)),
+            scale=jnp.asarray(initial, jnp.float32),
+            clean_steps=zero,
+            taken=zero,
+            skipped=zero,
+            skipped_at_start=zero,
+            skipped_in_row=zero,
+            nan_in_row=zero,
+            steps_at_floor=zero,
+            nonfinite=jnp.zeros((len(leaves), 2), jnp.int32),
+            leaves=leaves,
+        )
 
     def update(gradients: Any, state: LossScaleState, params: Any = None, **extra: Any) -> Any:
-        finite = all_finite(gradients)
+        take, nonfinite = finite.judge(gradients, state.leaves)
+        skip = ~take
+        only_nan = skip & jnp.all(nonfinite[:, 0] == 0) & jnp.any(nonfinite[:, 1] > 0)
         updates, inner_state = inner.update(gradients, state.inner_state, params, **extra)
-        scale, clean_steps = following(state, finite)
+        scale, clean_steps = following(state, take, only_nan)
         at_floor = jnp.asarray(floor is not None and state.scale <= floor)
-        add = optax.safe_increment
+
+        def count(field: jax.Array, when: jax.Array) -> jax.Array:
+            return jnp.where(when, optax.safe_increment(field), field)
+
         state = LossScaleState(
-            inner_state=_select(finite, inner_state, state.inner_state),
+            inner_state=_select(take, inner_state, state.inner_state),
             scale=scale,
             clean_steps=clean_steps,
-            skipped=jnp.where(finite, state.skipped, add(state.skipped)),
-            skipped_in_row=jnp.where(finite, 0, add(state.skipped_in_row)),
-            steps_at_floor=jnp.where(at_floor, add(state.steps_at_floor), state.steps_at_floor),
+            taken=count(state.taken, take),
+            skipped=count(state.skipped, skip),
+            skipped_at_start=count(state.skipped_at_start, skip & (state.taken == 0)),
+            skipped_in_row=jnp.where(take, 0, optax.safe_increment(state.skipped_in_row)),
+            nan_in_row=jnp.where(only_nan, optax.safe_increment(state.nan_in_row), 0),
+            steps_at_floor=count(state.steps_at_floor, at_floor),
+            nonfinite=jnp.where(take, state.nonfinite, nonfinite),
+            leaves=state.leaves,
         )
-        return _no_update(finite, updates, params), state
+        return _no_update(take, updates, params), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -176,8 +205,11 @@ def static_loss_scale(
     """
     initial = power_of_two(scale, name="scale")
 
-    def following(state: LossScaleState, finite: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return state.scale, jnp.where(finite, optax.safe_increment(state.clean_steps), 0)
+    def following(
+        state: LossScaleState, take: jax.Array, only_nan: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        del only_nan
+        return state.scale, jnp.where(take, optax.safe_increment(state.clean_steps), 0)
 
     return _guard(inner, initial, following, floor=None)
 
@@ -197,6 +229,9 @@ def dynamic_loss_scale(
     overflow, a growth, and a growth that the ceiling refused. Underflow of the gradients is what
     the scale is for: Micikevicius et al., Mixed Precision Training, 2018, section 3.2.
 
+    Gradients that have NaN and no infinity lower the scale down to 1 and not below: such a NaN is
+    no overflow by the scale. `jprec.optim.report` says what was found in which leaf.
+
     Args:
       inner: The optimiser; the guard goes outermost, so that it sees the raw gradients.
       initial: The first scale.
@@ -210,16 +245,21 @@ def dynamic_loss_scale(
         initial=initial, growth_interval=growth_interval, floor=floor, ceiling=ceiling
     )
 
-    def following(state: LossScaleState, finite: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def following(
+        state: LossScaleState, take: jax.Array, only_nan: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         clean_steps = optax.safe_increment(state.clean_steps)
         grow = clean_steps >= setting.growth_interval
         grown = jnp.where(grow, state.scale * 2.0, state.scale)
-        scale = jnp.where(finite, grown, state.scale * 0.5)
+        # At these scales nothing overflows because of the scale, and no lower one removes a NaN.
+        in_vain = only_nan & (state.scale <= UNSCALED)
+        lowered = jnp.where(in_vain, state.scale, state.scale * 0.5)
+        scale = jnp.where(take, grown, lowered)
         # Written so that a restored NaN or zero comes back to the floor, infinity to the ceiling.
         scale = jnp.where(
             scale >= setting.floor, jnp.minimum(scale, setting.ceiling), setting.floor
         )
-        return scale, jnp.where(finite & ~grow, clean_steps, 0)
+        return scale, jnp.where(take & ~grow, clean_steps, 0)
 
     return _guard(inner, setting.initial, following, floor=setting.floor)
 
@@ -231,6 +271,16 @@ def loss_scale(opt_state: Any) -> jax.Array:
     >>> loss_scale(tx.init({"w": jnp.ones(2)})).item()
     1024.0
     """
+    found = guard_state(opt_state)
+    return jnp.asarray(1.0 if found is None else found.scale, jnp.float32)
+
+
+def guard_state(opt_state: Any) -> LossScaleState | None:
+    """The state of the guard in an optimiser's state, however deep; None if there is none.
+
+    Raises:
+      ValueError: if there are two.
+    """
     found = _scale_states(opt_state)
     if len(found) > 1:
         raise ValueError(
@@ -238,7 +288,28 @@ def loss_scale(opt_state: Any) -> jax.Array:
             "One loss has one scale: wrap the whole optimiser once, outermost, for example "
             "jprec.optim.wrap(optax.chain(...), policy), and no part of it."
         )
-    return jnp.asarray(found[0].scale, jnp.float32) if found else jnp.asarray(1.0, jnp.float32)
+    return found[0] if found else None
+
+
+def if_taken(opt_state: Any, new: Any, old: Any) -> Any:
+    """`new` where the latest step was taken, `old` where it was skipped, leaf by leaf.
+
+    For what a training step carries beside parameters and optimiser state: batch statistics of
+    Flax Linen, running averages, caches. `jprec.value_and_grad` does it for Flax NNX modules.
+
+    Args:
+      opt_state: The optimiser's state *after* the step.
+      new: A pytree, as the step left it.
+      old: The same, before the step.
+
+    >>> tx = static_loss_scale(optax.sgd(0.1), 1.0)
+    >>> params = {"w": jnp.ones(2)}
+    >>> _, state = tx.update({"w": jnp.full(2, jnp.inf)}, tx.init(params), params)
+    >>> if_taken(state, {"mean": jnp.ones([])}, {"mean": jnp.zeros([])})["mean"].item()
+    0.0
+    """
+    found = guard_state(opt_state)
+    return new if found is None else _select(found.skipped_in_row == 0, new, old)
 
 
 def _scale_states(tree: Any) -> list[LossScaleState]:

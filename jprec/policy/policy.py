@@ -169,7 +169,8 @@ class Policy:
         if not self.rules:
             return self
         rule = self.rule_for(path)
-        return dataclasses.replace(self, rules=(), **(rule.changes if rule else {}))
+        changes: dict[str, Any] = dict(rule.changes) if rule else {}
+        return dataclasses.replace(self, rules=(), **changes)
 
     @property
     def backward_product(self) -> str | None:

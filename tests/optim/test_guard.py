@@ -30,16 +30,17 @@ def drive(clean):
 
 
 def reference(clean):
-    scale, streak, skipped, row, floor_steps = INITIAL, 0, 0, 0, 0
+    scale, streak, taken, skipped, start, row, floor_steps = INITIAL, 0, 0, 0, 0, 0, 0
     for ok in clean:
         used, floor_steps = scale, floor_steps + (scale == FLOOR)
-        skipped, row = (skipped, 0) if ok else (skipped + 1, row + 1)
+        start += not ok and taken == 0
+        taken, skipped, row = (taken + 1, skipped, 0) if ok else (taken, skipped + 1, row + 1)
         streak = streak + 1 if ok else 0
         if not ok:
             scale = max(scale / 2, FLOOR)
         elif streak == INTERVAL:
             scale, streak = min(scale * 2, CEILING), 0
-        yield used, scale, streak, skipped, row, floor_steps
+        yield used, scale, streak, taken, skipped, start, row, floor_steps
 
 
 @given(st.lists(st.booleans(), min_size=STEPS, max_size=STEPS))
@@ -48,7 +49,8 @@ def reference(clean):
 @example([False] * STEPS)
 def test_the_scale_machine_agrees_with_ten_lines_of_python(clean):
     _, (used, states) = drive(np.asarray(clean))
-    fields = ("scale", "clean_steps", "skipped", "skipped_in_row", "steps_at_floor")
+    counters = ("taken", "skipped", "skipped_at_start", "skipped_in_row", "steps_at_floor")
+    fields = ("scale", "clean_steps", *counters)
     got = zip(used.tolist(), *(getattr(states, f).tolist() for f in fields), strict=True)
     assert list(got) == list(reference(clean))
 
@@ -79,6 +81,52 @@ def test_the_scale_recovers_from_any_restored_state(scale):
     _, state = UPDATE({"w": jnp.asarray(jnp.nan)}, state)
     assert FLOOR <= state.scale <= CEILING
     assert np.log2(state.scale) % 1 == 0
+
+
+@jax.jit
+def after_bad_steps(value, scale):
+    """The state after forty steps with `value` in the gradient, from this scale."""
+    state = LOW.init({"w": jnp.ones(2)})._replace(scale=scale)
+
+    def step(state, _):
+        return LOW.update({"w": jnp.stack([1.0, value])}, state)[1], None
+
+    return jax.lax.scan(step, state, length=40)[0]
+
+
+LOW = optim.dynamic_loss_scale(optax.identity(), floor=2.0**-30)
+
+
+def test_nan_without_infinity_lowers_the_scale_to_one_and_stops_there():
+    """GradScaler sinks to 5e-324 and below on a NaN that no scale cures (pytorch#99640, #40497)."""
+    state = after_bad_steps(jnp.float32(jnp.nan), jnp.float32(2.0**16))
+    assert (state.scale, state.nan_in_row, state.skipped_in_row) == (1.0, 40, 40)
+    state = after_bad_steps(jnp.float32(jnp.nan), jnp.float32(2.0**-3))
+    assert state.scale == 2.0**-3
+
+
+def test_infinity_lowers_the_scale_below_one_to_the_floor():
+    state = after_bad_steps(jnp.float32(jnp.inf), jnp.float32(2.0**5))
+    assert (state.scale, state.nan_in_row) == (2.0**-30, 0)
+
+
+def test_a_nan_beside_an_infinity_is_an_overflow():
+    """Infinity times zero or minus infinity makes NaN on the way back."""
+    grads = {"w": jnp.asarray([jnp.inf, jnp.nan])}
+    _, state = LOW.update(grads, LOW.init(grads)._replace(scale=jnp.float32(1.0)))
+    assert (state.scale, state.nan_in_row) == (0.5, 0)
+
+
+def test_a_gradient_whose_square_overflows_counts_as_infinite():
+    """A finite gradient of 3e38 makes Adam's second moment infinite for ever, unseen by optax."""
+    transform = optim.dynamic_loss_scale(optax.adam(0.1))
+    params = {"w": jnp.ones(2)}
+    start = transform.init(params)
+    update = jax.jit(transform.update)
+    for value, skipped in [(3e38, 1), (2.0**63, 1), (-(2.0**63), 1), (2.0**62.9, 0)]:
+        _, state = update({"w": jnp.asarray([1.0, value], jnp.float32)}, start, params)
+        assert state.skipped == skipped
+        chex.assert_tree_all_finite(state.inner_state)
 
 
 def test_a_static_scale_stays_and_skips():
