@@ -3,7 +3,14 @@
 from jprec.nn.apply import apply, policy_of
 from jprec.nn.describe import Description, Row, describe
 from jprec.nn.scopes import scope_path, scoped, unscoped
-from jprec.nn.variables import dtype_of_variable, is_module, is_variable, renew, split
+from jprec.nn.variables import (
+    dtype_of_variable,
+    is_module,
+    is_variable,
+    renew,
+    split,
+    unless_skipped,
+)
 
 __all__ = [
     "Description",
@@ -18,5 +25,6 @@ __all__ = [
     "scope_path",
     "scoped",
     "split",
+    "unless_skipped",
     "unscoped",
 ]

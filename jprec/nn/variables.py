@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jprec import policy as policies
@@ -53,3 +55,26 @@ def split(module: Any) -> tuple[Any, Any, Callable, Callable]:
 def renew(module: Any, state: Any) -> None:
     """Puts `state` (batch statistics, counts of random streams) into `module`."""
     nnx.update(module, state)
+
+
+def unless_skipped(take: jax.Array, new: Any, old: Any) -> Any:
+    """State as it was where a step is not taken; random streams go on, and so does what is new.
+
+    Args:
+      take: [] bool.
+      new: State that is no parameter, after the step.
+      old: The same before it.
+    """
+    before = dict(jax.tree_util.tree_flatten_with_path(old, is_leaf=is_variable)[0])
+
+    def choose(path: Any, variable: Any) -> Any:
+        if path not in before or isinstance(variable, nnx.RngState):
+            return variable
+
+        def leaf(new: Any, old: Any) -> Any:
+            same = jnp.shape(new) == jnp.shape(old)
+            return jnp.where(take, new, jnp.asarray(old, new.dtype)) if same else new
+
+        return jax.tree.map(leaf, variable, before[path])
+
+    return jax.tree_util.tree_map_with_path(choose, new, is_leaf=is_variable)

@@ -7,7 +7,8 @@ random streams), in Flax Linen what lies below a collection named in `STATE`.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -37,8 +38,7 @@ def dtypes_of(tree: Any, policy: policies.Policy, role: str, *, prefix: str = ""
       prefix: What the paths begin with.
     """
     found: list[Any] = []
-    for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=nn.is_variable)[0]:
-        name = "/".join(part for part in (prefix, policies.leaf_path(path)) if part)
+    for name, node in _named(tree, prefix):
         leaves = jax.tree.leaves(node)
         if nn.is_variable(node):
             dtype = nn.dtype_of_variable(node, policy.for_path(name), role)
@@ -48,6 +48,33 @@ def dtypes_of(tree: Any, policy: policies.Policy, role: str, *, prefix: str = ""
             dtype = getattr(policy.for_path(name), role)
         found += [dtype if _castable(leaf) else None for leaf in leaves]
     return found
+
+
+def _named(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf or variable) of all that `tree` holds."""
+    for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=nn.is_variable)[0]:
+        yield "/".join(part for part in (prefix, policies.leaf_path(path)) if part), node
+
+
+def check_rules(policy: policies.Policy, role: str, trees: Iterable[tuple[str, Any]]) -> None:
+    """An error for a rule about `role` that finds nothing, or nothing that is left to it.
+
+    Args:
+      policy: Its rules.
+      role: "params" or "compute"; rules that say nothing of it are not looked at.
+      trees: (prefix, tree) of all that the policy casts.
+    """
+    rules = tuple(rule for rule in policy.rules if role in rule.changes)
+    if not rules:
+        return
+    leaves = [name for prefix, tree in trees for name, _ in _named(tree, prefix)]
+    # A rule may be about a layer, which `jprec.nn.apply` sees and a cast does not.
+    parts = {name[: end.start()] + "/" for name in leaves for end in re.finditer("/", name)}
+    for remark in policies.review(policy, [*leaves, *sorted(parts)]):
+        if remark.rule in rules and remark.kind != "contradiction":
+            raise ValueError(
+                f"{remark} Looked at: {', '.join(leaves[:8])}{', ...' if leaves[8:] else ''}."
+            )
 
 
 def _castable(leaf: Any) -> bool:
@@ -72,13 +99,18 @@ def cast(tree: Any, policy: Any, role: str = "params") -> Any:
       policy: A policy, its name or its string.
       role: "params" (how they are stored) or "compute".
 
+    Raises:
+      ValueError: for another role; for a rule about this role that finds nothing in `tree`.
+
     >>> cast({"w": jnp.ones(2), "n": jnp.arange(2)}, "pure_bf16")["w"].dtype
     dtype(bfloat16)
     """
     if role not in ("params", "compute"):
         raise ValueError(f"role={role!r}. {policies.close_to(str(role), ('params', 'compute'))}")
+    policy = policies.get(policy)
+    check_rules(policy, role, [("", tree)])
     leaves, structure = jax.tree.flatten(tree)
-    dtypes = dtypes_of(tree, policies.get(policy), role)
+    dtypes = dtypes_of(tree, policy, role)
     return jax.tree.unflatten(structure, map(cast_leaf, leaves, dtypes))
 
 

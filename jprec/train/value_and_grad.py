@@ -1,7 +1,7 @@
 """One mixed-precision step: value and gradient, in a policy's formats."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 
 from jprec import nn, optim, program
 from jprec import policy as policies
-from jprec.train.cast import argument_names, cast_leaf, dtypes_of, is_array
+from jprec.train.cast import argument_names, cast_leaf, check_rules, dtypes_of, is_array
 
 
 def value_and_grad(
@@ -34,7 +34,9 @@ def value_and_grad(
       loss_fn: (params, *args, **kwargs) -> loss, or (loss, aux) with `has_aux`. The loss is a
         float32 scalar: raise the logits to float32 before it. `params` is a pytree, or a Flax
         NNX module; a module's `Param`s are differentiated, and its other state (batch
-        statistics, random streams) is carried on in the module in its own dtype.
+        statistics, random streams) is carried on in the module in its own dtype. With a scale,
+        batch statistics stay as they were where the gradients are not finite, since that step
+        will be skipped; random streams go on.
       policy: A policy, its name or its string. Its rules see the paths of parameters, and those
         of inputs, which begin with the argument's name: "^targets" is the input `targets`.
       scale: Power of two; may be traced: `jprec.optim.loss_scale(opt_state)`. Only with a power
@@ -48,8 +50,18 @@ def value_and_grad(
       The gradients have the structure of `params`: float32; float64 and complex where the
       parameter is; float0 for integers and other leaves without a gradient.
 
+    Inside `jax.shard_map` gradients of parameters that all devices share are the sum over the
+    devices, as with `jax.value_and_grad`, but added up in float32: take `jax.lax.pmean` of the
+    loss in `loss_fn` for the mean.
+
     Products are emulated as the policy's `product` says after differentiation, so forward and
     backward ones alike.
+
+    Raises:
+      ValueError: for a scale that is no power of two or no scalar; for a rule that finds nothing
+        among parameters and inputs; for a policy other than the one that `jprec.nn.apply` gave
+        to the model.
+      TypeError: for a loss that is no float32 scalar (the policy's `loss` may allow 16 bits).
 
     >>> step = value_and_grad(lambda w, x: ((w * x).astype(jnp.float32) ** 2).sum(), "mixed_bf16")
     >>> loss, gradient = step(jnp.ones(2), jnp.full(2, 3.0))
@@ -72,7 +84,9 @@ class _Step:
 
     def __call__(self, params: Any, *args: Any, **kwargs: Any) -> Any:
         """((loss, aux) or loss, gradients) at these arguments."""
-        inputs = self._input_dtypes(args, kwargs)
+        named = self._named(args, kwargs)
+        self._check_policy(params, named)
+        inputs = [d for name, x in named for d in dtypes_of(x, self.policy, "compute", prefix=name)]
         if nn.is_module(params):
             (loss, aux), gradients = self._of_module(params, args, kwargs, inputs)
         else:
@@ -82,43 +96,58 @@ class _Step:
             )
         return ((loss, aux) if self.has_aux else loss), gradients
 
-    def _input_dtypes(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
-        """The dtypes of the leaves of all inputs but the parameters, in flattening order."""
+    def _named(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+        """(name, input) of all inputs but the parameters, in flattening order."""
         names = [*argument_names(self.loss_fn, 1 + len(args))][1:]
-        named = [*zip(names, args, strict=True), *((name, kwargs[name]) for name in sorted(kwargs))]
-        return [
-            dtype
-            for name, arg in named
-            for dtype in dtypes_of(arg, self.policy, "compute", prefix=name)
-        ]
+        return [*zip(names, args, strict=True), *((name, kwargs[name]) for name in sorted(kwargs))]
+
+    def _check_policy(self, params: Any, named: list[tuple[str, Any]]) -> None:
+        """An error for a rule that cannot act, and for a policy beside the model's own."""
+        own = nn.policy_of(params)
+        if own is None:
+            trees = nn.split(params)[:2] if nn.is_module(params) else (params,)
+            check_rules(self.policy, "compute", [*(("", tree) for tree in trees), *named])
+        elif _of_model(own) != _of_model(self.policy):
+            raise ValueError(
+                f"the model has the policy {own} (jprec.nn.apply), and value_and_grad was given "
+                f"{self.policy}. One step has one policy: give both the same."
+            )
 
     def _loss_and_aux(self, params: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The loss, checked, and the auxiliary output (None without `has_aux`)."""
         out = self.loss_fn(params, *args, **kwargs)
         if not self.has_aux:
-            return _checked(out), None
+            return _checked(out, self.policy.loss), None
         if isinstance(out, tuple) and len(out) == 2:
-            return _checked(out[0]), out[1]
+            return _checked(out[0], self.policy.loss), out[1]
         raise TypeError(f"has_aux=True: loss_fn returns (loss, aux); it returned {type(out)}.")
 
     def _of_module(
         self, module: Any, args: tuple, kwargs: dict[str, Any], inputs: list[Any]
     ) -> tuple[tuple[Any, Any], Any]:
         """As for a tree, of a module's parameters; the module's other state is then renewed."""
-        parameters, state, merge, state_of = nn.split(module)
+        parameters, before, merge, state_of = nn.split(module)
 
         def pure(parameters: Any, state: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             merged = merge(parameters, state)
             loss, aux = self._loss_and_aux(merged, args, kwargs)
             return loss, (aux, state_of(merged))
 
-        kept = [None] * len(jax.tree.leaves(state))
+        kept = [None] * len(jax.tree.leaves(before))
         dtypes = dtypes_of(parameters, self.policy, "compute") + kept + inputs
         (loss, (aux, state)), gradients = self._differentiate(
-            pure, dtypes, (parameters, state, args, kwargs)
+            pure, dtypes, (parameters, before, args, kwargs)
         )
+        if self._is_guarded:
+            # The guard will skip this step: running statistics must not keep what it saw.
+            state = nn.unless_skipped(optim.all_finite(gradients), state, before)
         nn.renew(module, state)
         return (loss, aux), gradients
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether the step may be skipped: a scale that is no plain 1 comes from a guard."""
+        return _as_array(self.scale) is not None
 
     def _differentiate(self, pure: Callable, dtypes: list[Any], inputs: tuple) -> Any:
         """((loss, aux), gradients) of pure(*inputs) -> (loss, aux) with respect to inputs[0].
@@ -135,6 +164,12 @@ class _Step:
 
         def compute(arrays: list[Any], scale: jax.Array | None) -> Any:
             given = dict(zip(traced, arrays, strict=True))
+            # Inside shard_map a parameter that is the same on all devices is made to differ
+            # before it is cast: JAX would otherwise add its gradients up in the compute dtype.
+            axes = frozenset[str]().union(*map(_varies_over, arrays))
+            summed = {index: tuple(sorted(axes - _varies_over(given[index]))) for index in wanted}
+            for index in wanted:
+                given[index] = _varying(given[index], summed[index])
             low = {index: cast_leaf(leaf, dtypes[index]) for index, leaf in given.items()}
 
             def of_parameters(parameters: list[Any]) -> Any:
@@ -144,9 +179,17 @@ class _Step:
 
             parameters = [low[index] for index in wanted]
             loss, pull, aux = jax.vjp(of_parameters, parameters, has_aux=True)
+            # In float16 a scale of 2**16 is infinite here: the guard then halves it.
             cotangent = jnp.ones([], loss.dtype) if scale is None else scale.astype(loss.dtype)
-            (gradients,) = pull(cotangent)
-            return loss, aux, [_unscaled(gradient, scale) for gradient in gradients]
+            (gradients,) = pull(_varying(cotangent, _varies_over(loss) - _varies_over(cotangent)))
+            return (
+                loss if loss.dtype == jnp.float64 else loss.astype(jnp.float32),
+                aux,
+                [
+                    _added_up(_unscaled(gradient, scale), summed[index])
+                    for index, gradient in zip(wanted, gradients, strict=True)
+                ],
+            )
 
         # In this order a product is rounded once: made explicit first, it is a product in FP32
         # followed by a rounding, and only the former is emulated.
@@ -163,8 +206,15 @@ class _Step:
         return (loss, aux), jax.tree.unflatten(jax.tree.structure(inputs[0]), without)
 
 
-def _checked(loss: Any) -> jax.Array:
-    """`loss`, if it is a float32 (or float64) scalar."""
+def _of_model(policy: policies.Policy) -> policies.Policy:
+    """What of a policy is the model's business: no products, no optimiser, no loss."""
+    return dataclasses.replace(
+        policy, product=None, grad_product=None, moments="float32", loss="float32"
+    )
+
+
+def _checked(loss: Any, dtype: str) -> jax.Array:
+    """`loss`, if it is a scalar of float32 (or float64); or in the 16 bits that `dtype` says."""
     if not is_array(loss) and not isinstance(loss, float):
         more = " Pass has_aux=True if it returns (loss, aux)." if isinstance(loss, tuple) else ""
         raise TypeError(f"loss_fn returned a {type(loss).__name__}, not a loss.{more}")
@@ -173,11 +223,14 @@ def _checked(loss: Any) -> jax.Array:
         raise TypeError(
             f"loss_fn returned an array of shape {loss.shape}; the loss is a scalar. Take its mean."
         )
+    if dtype != "float32" and loss.dtype in (jnp.float32, jnp.dtype(dtype)):
+        return loss.astype(dtype)
     if loss.dtype not in (jnp.float32, jnp.float64):
         raise TypeError(
             f"loss_fn returned {loss.dtype}; the loss is float32, since in 16 bits it loses its "
             "digits and its scale overflows. Raise what goes into it: "
-            "logits.astype(jnp.float32)."
+            "logits.astype(jnp.float32). To study such a loss, write loss="
+            f"{loss.dtype} into the policy."
         )
     return loss
 
@@ -194,6 +247,22 @@ def _unscaled(gradient: jax.Array, scale: jax.Array | None) -> jax.Array:
         return gradient
     # The reciprocal of a power of two is exact, and so is the product.
     return (gradient * (1.0 / scale)).astype(gradient.dtype)
+
+
+def _varies_over(x: Any) -> frozenset[str]:
+    """The mesh axes along which `x` differs between devices, where shard_map keeps account."""
+    kind = jax.typeof(x)
+    manual = getattr(kind, "manual_axis_type", None)
+    return frozenset(getattr(kind, "vma", ()) if manual is None else manual.varying)
+
+
+def _varying(x: jax.Array, axes: Iterable[str]) -> jax.Array:
+    axes = tuple(sorted(axes))
+    return jax.lax.pcast(x, axes, to="varying") if axes else x
+
+
+def _added_up(gradient: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    return jax.lax.psum(gradient, axes) if axes else gradient
 
 
 def _check_scale(scale: Any) -> None:
