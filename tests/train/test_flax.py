@@ -1,7 +1,10 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from flax import linen, nnx
 from flax.training import train_state
 
@@ -131,3 +134,64 @@ def test_a_linen_model_trains_in_float16_with_train_state():
     assert losses[-1] < losses[0]
     assert step._cache_size() == 1
     assert {leaf.dtype for leaf in jax.tree.leaves(stats)} == {jnp.dtype("float32")}
+
+
+def test_a_skipped_step_keeps_the_batch_statistics_and_random_streams_go_on():
+    """The forward pass has renewed them before anybody knows that the step is skipped."""
+    model = applied("mixed_fp16")
+    tx = optim.wrap(optax.sgd(0.05), "mixed_fp16", loss_scale=optim.DynamicScale(initial=2.0**8))
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer, x, y):
+        scale = optim.loss_scale(optimizer.opt_state)
+        value, grads = train.value_and_grad(loss, "mixed_fp16", scale=scale)(model, x, y)
+        optimizer.update(model, grads)
+        return value
+
+    x, y = data()
+    step(model, optimizer, x, y)
+    before = jax.tree.map(jnp.array, nnx.state(model))
+    step(model, optimizer, x, jnp.full_like(y, 1e30))
+    assert optim.report(optimizer.opt_state).skipped == 1
+    after = nnx.state(model)
+    assert model.drop.rngs.count[...] == before["drop"]["rngs"]["count"][...] + 1
+    for name in ("mean", "var"):
+        np.testing.assert_array_equal(after["norm"][name][...], before["norm"][name][...])
+    # Without a guard nobody skips, and statistics go on as in plain Flax.
+    train.value_and_grad(loss, "mixed_fp16")(model, x, y)
+    assert np.any(np.asarray(model.norm.mean[...]) != np.asarray(before["norm"]["mean"][...]))
+
+
+def test_another_policy_than_the_models_is_an_error():
+    model = applied("mixed_fp16")
+    with pytest.raises(ValueError, match=r"the model has the policy.*One step has one policy"):
+        train.value_and_grad(loss, "mixed_bf16")(model, *data())
+    more = dataclasses.replace(jprec.policy.get("mixed_fp16"), product="fp32", moments="bfloat16")
+    nnx.eval_shape(train.value_and_grad(loss, more), model, *data())
+
+
+@pytest.mark.parametrize("store", ["nearest", "master", "stochastic", "kahan"])
+def test_flax_optimisers_store_parameters_as_the_wrapper_says(store):
+    """nnx.Optimizer and TrainState call optax.apply_updates; the new value travels through it."""
+    key = {"key": jax.random.key(0)} if store == "stochastic" else {}
+    tx = optim.wrap(optax.sgd(1.0), "pure_bf16", store=store, **key)
+    model = nnx.eval_shape(lambda: jprec.nn.apply(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), "pure_bf16"))
+    graph, abstract = nnx.split(model)
+    model = nnx.merge(graph, jax.tree.map(lambda p: jnp.full(p.shape, 1.0, p.dtype), abstract))
+    params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    grads = jax.tree.map(lambda p: jnp.full(p.shape, 2.0**-10, jnp.float32), params)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    want = optim.apply_updates(params, updates)
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    optimizer.update(
+        model,
+        jax.tree.map(
+            lambda p: jnp.full(p.shape, 2.0**-10, jnp.float32), nnx.state(model, nnx.Param)
+        ),
+    )
+    state = train_state.TrainState.create(apply_fn=None, params=params, tx=tx)
+    state = state.apply_gradients(grads=grads)
+    for got in (nnx.to_pure_dict(nnx.state(model, nnx.Param)), state.params):
+        assert jax.tree.map(lambda p: p.dtype, got) == jax.tree.map(lambda p: p.dtype, want)
+        jax.tree.map(np.testing.assert_array_equal, got, want)

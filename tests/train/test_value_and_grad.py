@@ -1,4 +1,7 @@
 import itertools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -325,3 +328,101 @@ def test_a_traced_scale_and_donated_buffers_and_vmap_over_seeds_work():
     assert np.all(np.asarray(losses[-1]) < np.asarray(losses[0]))
     assert len(set(losses[0].tolist())) == 3
     assert over_seeds._cache_size() == 1
+
+
+def test_a_rule_that_finds_nothing_among_parameters_and_inputs_is_an_error():
+    params = {"norm": jnp.ones(1), "dense": jnp.ones(1)}
+
+    def tried(*rules, **inputs):
+        by_path = Policy(compute="bf16", rules=rules)
+        loss = lambda params, targets: jnp.float32(0.0)
+        train.value_and_grad(loss, by_path)(params, targets=jnp.ones(1))
+
+    tried(Rule("norm", compute="f32"), Rule("^targets", compute="f32"))
+    tried(Rule("head", output="f32"))  # no business of this function's
+    with pytest.raises(ValueError, match=r"'nrom->compute=float32' finds nothing.*norm, targets"):
+        tried(Rule("nrom", compute="f32"))
+    with pytest.raises(ValueError, match=r"'norm->compute=float16' never holds: the earlier"):
+        tried(Rule("nor", compute="f32"), Rule("norm", compute="f16"))
+
+
+def test_a_rule_about_a_layer_is_no_error():
+    params = {"block": {"norm": {"scale": jnp.ones(1)}}}
+    rule = Rule("norm$", compute="f32")
+    train.value_and_grad(lambda p: jnp.float32(0.0), Policy(compute="bf16", rules=(rule,)))(params)
+
+
+@pytest.mark.parametrize("given", [jnp.float16, jnp.float32])
+def test_a_loss_in_16_bits_is_rounded_if_the_policy_says_so_and_reported_in_float32(given):
+    low = Policy(compute="f16", loss="f16")
+
+    def loss(w):
+        return (w.astype(given) * jnp.asarray(1.0 + 2.0**-12, given)).sum()
+
+    value, grads = train.value_and_grad(loss, low, scale=2.0**15)(jnp.ones(1))
+    assert (value, value.dtype) == (1.0, jnp.float32)
+    assert np.isfinite(grads).all()
+    # 2**16 is infinite in float16, which the guard sees and halves.
+    _, grads = train.value_and_grad(loss, low, scale=2.0**16)(jnp.ones(1))
+    assert np.isinf(grads).all()
+
+
+DEVICES = """
+import jax, jax.numpy as jnp, numpy as np, optax
+from jax.sharding import AxisType, PartitionSpec as P
+import jprec
+from jprec import optim
+
+mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Auto,))
+tx = optim.wrap(optax.sgd(1.0), "mixed_fp16")
+params = {"w": jnp.ones(3)}
+
+def loss(params, x):
+    return jax.lax.pmean((params["w"] * x).astype(jnp.float32).sum(), "data")
+
+def own(params, x):
+    return (params["w"] * x).astype(jnp.float32).sum()
+
+def step(params, state, x):
+    value_and_grad = jprec.value_and_grad(loss, "mixed_fp16", scale=1.0)
+    value, grads = value_and_grad(params, x)
+    updates, state = tx.update(grads, state, params)
+    return optim.apply_updates(params, updates), state, grads
+
+spread = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=(P(), P(), P("data")), out_specs=P()))
+for product in (None, "fp32"):
+    x = jnp.full((2, 3), 40000.0)
+    after, state, grads = spread(params, tx.init(params), x)
+    assert grads["w"].tolist() == [40000.0] * 3, grads  # in FP16 80000 is infinite
+    assert after["w"].tolist() == [-39999.0] * 3, after
+
+# One device's overflow is everybody's: all skip, and the scale is one.
+x = x.at[1, 0].set(70000.0)
+after, state, grads = spread(params, tx.init(params), x)
+assert after["w"].tolist() == [1.0] * 3, after
+assert (int(state.skipped), float(state.scale)) == (1, 2.0**15), state
+
+# Without pmean the gradient is that of the sum of the losses, as JAX has it, in FP32.
+for policy in ("mixed_fp16", "params=float32,compute=float16,product=fp32"):
+    f = lambda w, x: jprec.value_and_grad(own, policy)(w, x)[1]
+    summed = jax.shard_map(f, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
+    assert jax.jit(summed)(params, jnp.full((2, 3), 40000.0))["w"].tolist() == [80000.0] * 3
+
+# Without JAX's account of what varies, gradients are the device's own, in FP32.
+f = lambda w, x: jax.lax.pmean(jprec.value_and_grad(own, "mixed_fp16")(w, x)[1], "data")
+alone = jax.shard_map(
+    f, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False
+)
+assert jax.jit(alone)(params, jnp.full((2, 3), 40000.0))["w"].tolist() == [40000.0] * 3
+"""
+
+
+def test_devices_add_gradients_up_in_float32_and_agree_to_skip():
+    """Data-parallel FP16 gradients overflow in the sum (jax#27496); ranks that do not agree on
+    the skip diverge (pytorch#115710)."""
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    ran = subprocess.run(
+        [sys.executable, "-c", DEVICES], env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
