@@ -56,8 +56,8 @@ def review(policy: Policy, paths: Iterable[str]) -> tuple[Remark, ...]:
             continue
         taken: dict[Rule, list[str]] = {}
         for path in found:
-            winner = policy.rule_for(path)
-            if winner is not None and winner not in policy.rules[index : index + 1]:
+            winner = next(earlier for earlier in policy.rules if earlier.finds(path))
+            if any(earlier.finds(path) for earlier in policy.rules[:index]):
                 taken.setdefault(winner, []).append(path)
         if sum(map(len, taken.values())) == len(found):
             winner, its = next(iter(taken.items()))

@@ -26,9 +26,13 @@ policies = st.builds(
     dtypes,
     dtypes,
     dtypes,
-    st.sampled_from([None, "fp32", "tf32"]),
+    st.sampled_from(["fp32", "tf32"]),
     rules=st.lists(rules, max_size=3).map(tuple),
-)
+    grad_product=st.sampled_from([None, "fp8_e5m2"]),
+    moments=dtypes,
+    statistics=dtypes,
+    loss=dtypes,
+) | st.builds(Policy, dtypes, dtypes, dtypes, rules=st.lists(rules, max_size=3).map(tuple))
 
 
 @given(policies)
@@ -101,6 +105,10 @@ def test_uses_looks_into_rules():
         ("c=float64", "never touched"),
         ("c=bf16;norm=float32", "has no '->'"),
         ("c=bf16;norm->product=tf32", "a rule cannot set product"),
+        ("c=bf16;norm->loss=f16", "a rule cannot set loss"),
+        ("grad_product=e5m2", "without product"),
+        ("product=tf32,grad_product=e5m9z", "e5m9z"),
+        ("moment=bf16", "Close: moments"),
         ("c=bf16;(->compute=f32", "not a regular expression"),
         ("product=tf3", "tf3"),
         ("", "no policy ''"),
@@ -140,3 +148,58 @@ def test_the_path_of_a_leaf_is_the_same_with_and_without_nnx_variables():
         assert [policy.leaf_path(p) for p in paths] == ["layers/0/bias", "layers/0/kernel"]
     (path,) = (path for path, _ in jax.tree_util.tree_flatten_with_path({"value": 1})[0])
     assert policy.leaf_path(path) == "value"
+
+
+def test_roles_beyond_the_everyday_ones_are_written_only_where_they_differ():
+    it = Policy(product="fp8_e4m3", grad_product="fp8_e5m2", moments="bf16", loss="f16")
+    assert str(it) == (
+        "params=float32,compute=float32,output=float32,product=fp8_e4m3,grad_product=fp8_e5m2,"
+        "moments=bfloat16,loss=float16"
+    )
+    assert str(Policy()) == "params=float32,compute=float32,output=float32"
+
+
+@pytest.mark.parametrize(
+    ("text", "backward"),
+    [
+        ("compute=bf16", None),
+        ("product=tf32", "tf32"),
+        ("product=fp8_e4m3", "e5m2"),
+        ("product=e4m3fn@h100+chunk128", "e5m2@h100+chunk128"),
+        ("product=fp8_e4m3,grad_product=fp8_e4m3", "fp8_e4m3"),
+        ("product=bf16,grad_product=fp32", "fp32"),
+        ("product=fp8_e5m2", "fp8_e5m2"),
+    ],
+)
+def test_gradients_of_e4m3_products_are_e5m2_unless_the_policy_says_otherwise(text, backward):
+    assert policy.parse(text).backward_product == backward
+
+
+def remarks(paths, *rules):
+    return [(r.kind, r.rule, r.winner) for r in policy.review(Policy(rules=rules), paths)]
+
+
+def test_rules_that_find_nothing_never_hold_or_contradict_are_remarked():
+    paths = ["block/", "block/norm/", "block/norm/scale", "head/", "head/kernel"]
+    norm, block = Rule("norm", compute="f32"), Rule("block", compute="bf16")
+    late, alike = Rule("norm/scale", compute="f16"), Rule("block", compute="f32")
+    assert remarks(paths, norm, block) == [("contradiction", block, norm)]
+    assert remarks(paths, norm, alike) == []
+    assert remarks(paths, block, norm) == [("hidden", norm, block)]
+    assert remarks(paths, Rule("nrom", compute="f32")) == [
+        ("idle", Rule("nrom", compute="f32"), None)
+    ]
+    assert remarks(paths, norm, block, late) == [
+        ("contradiction", block, norm),
+        ("hidden", late, norm),
+    ]
+    assert remarks(paths, norm, norm)[-1][0] == "hidden"
+    assert remarks([], norm) == [("idle", norm, None)]
+
+
+def test_remarks_are_sentences():
+    it = Policy(rules=(Rule("norm", compute="f32"), Rule("block", compute="bf16")))
+    (remark,) = policy.review(it, ["block/norm/", "block/norm/scale", "block/"])
+    assert str(remark) == (
+        "at block/norm/ and 1 more 'norm->compute=float32' wins over 'block->compute=bfloat16'."
+    )
