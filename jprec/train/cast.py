@@ -3,7 +3,9 @@
 Only float32, bfloat16 and float16 arrays are ever cast. Integers, booleans, random keys, float0,
 float64, complex and 8-bit arrays are not, nor is anything that is not an array. State that is not
 a parameter is not: in Flax NNX every variable that is not a `Param` (batch statistics, caches,
-random streams), in Flax Linen what lies below a collection named in `STATE`.
+random streams), in Flax Linen what lies below a collection named in `STATE`, and what is called
+`mean` and `var` side by side, as the running statistics of Flax's BatchNorm are: they may be
+handed over under any name.
 """
 
 import inspect
@@ -19,6 +21,9 @@ from jprec import policy as policies
 
 #: Names of collections that hold state: at any place in a path they keep what is below.
 STATE = ("batch_stats", "cache", "intermediates", "spectral_stats")
+
+#: What Flax's BatchNorm calls its running statistics.
+_STATISTICS = ("mean", "var")
 
 _CASTABLE = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
 
@@ -38,11 +43,13 @@ def dtypes_of(tree: Any, policy: policies.Policy, role: str, *, prefix: str = ""
       prefix: What the paths begin with.
     """
     found: list[Any] = []
-    for name, node in _named(tree, prefix):
+    named = list(_named(tree, prefix))
+    names = {name for name, _ in named}
+    for name, node in named:
         leaves = jax.tree.leaves(node)
         if nn.is_variable(node):
             dtype = nn.dtype_of_variable(node, policy.for_path(name), role)
-        elif any(part in STATE for part in name.split("/")):
+        elif _is_state(name, names):
             dtype = None
         else:
             dtype = getattr(policy.for_path(name), role)
@@ -54,6 +61,14 @@ def _named(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(path, leaf or variable) of all that `tree` holds."""
     for path, node in jax.tree_util.tree_flatten_with_path(tree, is_leaf=nn.is_variable)[0]:
         yield "/".join(part for part in (prefix, policies.leaf_path(path)) if part), node
+
+
+def _is_state(name: str, names: set[str]) -> bool:
+    """Whether the leaf called `name`, among all of `names`, is state of a Flax Linen model."""
+    *above, last = name.split("/")
+    if any(part in STATE for part in (*above, last)):
+        return True
+    return last in _STATISTICS and all("/".join((*above, s)) in names for s in _STATISTICS)
 
 
 def check_rules(policy: policies.Policy, role: str, trees: Iterable[tuple[str, Any]]) -> None:

@@ -214,6 +214,14 @@ def test_batch_statistics_are_not_cast():
     assert kwargs["batch_stats"] == {"mean": "float32"}
 
 
+def test_running_statistics_are_not_cast_under_any_name():
+    stats = {"BatchNorm_0": {"mean": jnp.ones(1), "var": jnp.ones(1)}}
+    others = {"mean": jnp.ones(1), "scale": jnp.ones(1)}
+    _, (got, more), _ = seen_by("mixed_fp16", jnp.ones(1), stats, others)
+    assert got == {"BatchNorm_0": {"mean": "float32", "var": "float32"}}
+    assert more == {"mean": "float16", "scale": "float16"}
+
+
 def test_auxiliary_output_is_handed_through_and_judges_nothing():
     """An infinite metric must not lower the scale, as in jaxamp."""
 
