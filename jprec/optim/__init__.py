@@ -5,6 +5,7 @@ storage wrappers return are updates for `apply_updates`, not gradients: put noth
 a chain.
 """
 
+from jprec.optim.average import AverageState, averages, ema
 from jprec.optim.finite import all_finite, count_nonfinite
 from jprec.optim.guard import (
     DynamicScale,
@@ -16,7 +17,10 @@ from jprec.optim.guard import (
     power_of_two,
     static_loss_scale,
 )
+from jprec.optim.moments import StoredMomentsState, store_moments
 from jprec.optim.new_value import NewValue, apply_updates
+from jprec.optim.norm import clip_by_global_norm, global_norm
+from jprec.optim.ranges import LostUpdates, Ranges, lost_updates, number_ranges
 from jprec.optim.report import Report, check, report
 from jprec.optim.storage import (
     KahanState,
@@ -28,31 +32,47 @@ from jprec.optim.storage import (
     round_on_store,
     stochastic_rounding,
 )
+from jprec.optim.watch import Watched, WatchState, watch, watched
 from jprec.optim.wrap import wrap
 
 __all__ = [
+    "AverageState",
     "DynamicScale",
     "KahanState",
     "LossScaleState",
+    "LostUpdates",
     "MasterWeightsState",
     "NewValue",
+    "Ranges",
     "Report",
     "RoundOnStoreState",
     "StochasticRoundingState",
+    "StoredMomentsState",
+    "WatchState",
+    "Watched",
     "all_finite",
     "apply_updates",
+    "averages",
     "check",
+    "clip_by_global_norm",
     "count_nonfinite",
     "dynamic_loss_scale",
+    "ema",
+    "global_norm",
     "guard_state",
     "if_taken",
     "kahan",
     "loss_scale",
+    "lost_updates",
     "master_weights",
+    "number_ranges",
     "power_of_two",
     "report",
     "round_on_store",
     "static_loss_scale",
     "stochastic_rounding",
+    "store_moments",
+    "watch",
+    "watched",
     "wrap",
 ]

@@ -7,7 +7,6 @@ not 16-bit pass through as ordinary updates. XLA on a CPU flushes float32 subnor
 or a bfloat16 parameter below 2**-126 counts as zero there.
 """
 
-import hashlib
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from jprec import policy
+from jprec.optim.keys import fold_path, key_parts
 from jprec.optim.new_value import NewValue, is_low, store, widen
 
 
@@ -159,12 +159,6 @@ def master_weights(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _fold_path(key: jax.Array, path: str) -> jax.Array:
-    """The key owned by a parameter, by its name: a new parameter changes no other's rounding."""
-    digest = hashlib.sha256(path.encode()).digest()
-    return jax.random.fold_in(key, int.from_bytes(digest[:4], "big"))
-
-
 def stochastic_rounding(
     inner: optax.GradientTransformation, key: jax.Array
 ) -> optax.GradientTransformationExtraArgs:
@@ -180,17 +174,11 @@ def stochastic_rounding(
       key: A key of `jax.random.key`, or the uint32 data of one.
     """
     inner = optax.with_extra_args_support(inner)
-    if jnp.issubdtype(getattr(key, "dtype", jnp.float32), jax.dtypes.prng_key):
-        implementation = jax.random.key_impl(key)
-        data = jax.random.key_data(key)
-    elif getattr(key, "dtype", None) == jnp.uint32:
-        implementation, data = None, key
-    else:
-        raise ValueError(f"key={key!r} is not a random key. Write jax.random.key(0).")
+    implementation, data = key_parts(key)
 
     def init(params: Any) -> StochasticRoundingState:
         _check_acts(params, "stochastic_rounding")
-        return StochasticRoundingState(inner.init(jax.tree.map(widen, params)), jnp.asarray(data))
+        return StochasticRoundingState(inner.init(jax.tree.map(widen, params)), data)
 
     def update(
         gradients: Any, state: StochasticRoundingState, params: Any = None, **extra: Any
@@ -205,7 +193,7 @@ def stochastic_rounding(
         def put(path: Any, parameter: Any, wide: Any, update: Any) -> Any:
             if not is_low(parameter):
                 return None
-            owned = _fold_path(now, policy.leaf_path(path))
+            owned = fold_path(now, policy.leaf_path(path))
             return store(wide + update, parameter.dtype, "stochastic", key=owned)
 
         values = jax.tree_util.tree_map_with_path(put, params, wide, updates)

@@ -7,7 +7,7 @@ import jax
 import optax
 
 from jprec import policy as policies
-from jprec.optim import guard, storage
+from jprec.optim import guard, moments, storage
 
 #: How 16-bit parameters are stored: name -> the wrapper.
 STORES: dict[str, Callable[..., optax.GradientTransformationExtraArgs]] = {
@@ -26,28 +26,40 @@ def wrap(
     store: str | None = None,
     key: jax.Array | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """`tx` with what `policy` needs: a way to store 16-bit parameters, and a loss scale outermost.
+    """`tx` with what `policy` needs to store 16-bit moments and parameters, the guard outermost.
 
     Args:
       tx: Any Optax optimiser; it sees float32 gradients, parameters and moments.
       policy: A policy, its name or its string.
-      loss_scale: None for a dynamic scale where the policy computes or stores in float16 and
-        none elsewhere; "none" for no scale and no guard; a power of two for a static scale; a
-        `DynamicScale` for one with these settings. A static scale of 1 guards and does not scale.
+      loss_scale: None for a dynamic scale where gradients pass through a range narrower than
+        float32's (float16, FP8) and none elsewhere; "none" for no scale and no guard; a power of
+        two for a static scale; a `DynamicScale` for one with these settings. A static scale of 1
+        guards and does not scale.
       store: None for "nearest" where the policy stores in 16 bits and nothing elsewhere;
         "nearest", "master", "stochastic" or "kahan".
-      key: For store="stochastic", and only for it.
+      key: For store="stochastic", which needs it, and for 16-bit moments, which are rounded
+        stochastically too, from `jax.random.key(0)` without it.
 
-    A setting that cannot act is an error.
+    A setting that cannot act is an error. From the inside: `store_moments` where the policy's
+    moments are 16-bit, the way to store 16-bit parameters, the guard. Clipping, accumulation
+    (`optax.MultiSteps`) and averages (`ema`) belong into `tx`.
 
     >>> tx = wrap(optax.adam(1e-3), "mixed_fp16")
     >>> type(tx.init({})).__name__
     'LossScaleState'
     """
     policy = policies.get(policy)
+    low_moments = policy.moments != "float32"
+    if key is not None and store != "stochastic" and not low_moments:
+        raise ValueError(
+            f'store={store!r} uses no key; got key={key}. A key goes with store="stochastic" or '
+            "with a policy that keeps moments in 16 bits, and only with these."
+        )
+    if low_moments:
+        tx = moments.store_moments(tx, policy.moments, key=key)
     tx = _with_store(tx, policy, store, key)
     if loss_scale is None:
-        loss_scale = guard.DynamicScale() if policy.uses("float16") else "none"
+        loss_scale = guard.DynamicScale() if policy.needs_loss_scale else "none"
     if isinstance(loss_scale, guard.DynamicScale):
         return guard.dynamic_loss_scale(
             tx,
@@ -83,11 +95,12 @@ def _with_store(
             "policy with 16-bit params such as pure_bf16."
         )
     store = store or ("nearest" if low else None)
-    if (key is not None) != (store == "stochastic"):
-        raise ValueError(
-            f"store={store!r} {'needs a key' if store == 'stochastic' else 'uses no key'}; got "
-            f'key={key}. A key goes with store="stochastic", and only with it.'
-        )
     if store is None:
         return tx
-    return STORES[store](tx) if key is None else STORES[store](tx, key)
+    if store != "stochastic":
+        return STORES[store](tx)
+    if key is None:
+        raise ValueError(
+            f"store={store!r} needs a key, which makes its draws: give key=jax.random.key(0)."
+        )
+    return STORES[store](tx, key)

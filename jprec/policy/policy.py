@@ -187,10 +187,23 @@ class Policy:
         except ValueError:  # a device whose sums are not known for E5M2
             return self.product
 
+    @property
+    def needs_loss_scale(self) -> bool:
+        """Whether gradients pass through a format of a narrower range than float32's."""
+        if self.uses("float16", roles=("params", "compute", "loss")):
+            return True
+        if self.backward_product is None:
+            return False
+        from jprec import formats, matmul
+
+        operand = formats.get(matmul.get(self.backward_product).operand_format)
+        return operand.min_exponent > formats.get("fp32").min_exponent
+
     def uses(self, dtype: str, *, roles: tuple[str, ...] = ("params", "compute")) -> bool:
         """Whether the policy or one of its rules gives `dtype` to one of `roles`."""
         dtype = dtype_name(dtype, role="dtype")
-        return any(getattr(part, role) == dtype for part in (self, *self.rules) for role in roles)
+        parts = (self, *self.rules)
+        return any(getattr(part, role, None) == dtype for part in parts for role in roles)
 
     def __str__(self) -> str:
         roles = [f"{role}={getattr(self, role)}" for role in RULE_ROLES]

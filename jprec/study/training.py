@@ -155,7 +155,7 @@ def full_precision_unless_named(arm: Arm) -> policies.Policy:
 def is_guarded(policy: policies.Policy, arm: Arm) -> bool:
     """Whether a loss scale, static or dynamic, watches over the arm and skips bad steps."""
     if arm.loss_scale is None:
-        return policy.uses("float16")
+        return policy.needs_loss_scale
     return arm.loss_scale != "none"
 
 

@@ -203,3 +203,22 @@ def test_remarks_are_sentences():
     assert str(remark) == (
         "at block/norm/ and 1 more 'norm->compute=float32' wins over 'block->compute=bfloat16'."
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [
+        ("compute=bf16", False),
+        ("compute=f16", True),
+        ("loss=f16", True),
+        ("c=bf16;head->compute=f16", True),
+        ("product=tf32", False),
+        ("product=bf16x3", False),
+        ("product=fp16", True),
+        ("product=fp8_e4m3", True),
+        ("product=fp16,grad_product=bf16", False),
+        ("moments=f16", False),
+    ],
+)
+def test_a_loss_scale_is_needed_where_gradients_pass_through_a_narrow_range(text, needs):
+    assert policy.parse(text).needs_loss_scale == needs
