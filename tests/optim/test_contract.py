@@ -27,7 +27,18 @@ PARTS = {
         inner(), "pure_fp16", store="stochastic", key=jax.random.key(1)
     ),
     "kahan": lambda: optim.wrap(inner(), "pure_fp16", store="kahan"),
+    "store_moments": lambda: optim.wrap(
+        inner(), "params=float16,compute=float16,moments=bfloat16", store="master"
+    ),
+    "ema": lambda: optim.wrap(optim.ema(inner(), 0.9), "pure_fp16"),
+    "clip_by_global_norm": lambda: optim.wrap(
+        optax.chain(optim.clip_by_global_norm(0.1), inner()), "pure_fp16", store="master"
+    ),
+    "accumulation": lambda: optim.wrap(
+        optax.MultiSteps(inner(), 2).gradient_transformation(), "pure_fp16", store="kahan"
+    ),
     "master_weights_alone": lambda: optim.master_weights(inner()),
+    "watch_alone": lambda: optim.watch(optim.wrap(inner(), "mixed_fp16"), every=2),
 }
 GUARDED = [name for name in PARTS if not name.endswith("_alone")]
 
