@@ -17,6 +17,7 @@ and of the temporaries of the compiled step.
 
 import argparse
 import gc
+import itertools
 import math
 import os
 import time
@@ -74,8 +75,7 @@ def mlp(rng: np.random.Generator) -> Model:
     """Three layers, 256 wide, for 128 rows of 64 features."""
     widths = (64, 256, 256, 10)
     params = [
-        {"w": weights(rng, *pair), "b": jnp.zeros(pair[1])}
-        for pair in zip(widths[:-1], widths[1:], strict=True)
+        {"w": weights(rng, *pair), "b": jnp.zeros(pair[1])} for pair in itertools.pairwise(widths)
     ]
 
     def loss(params: Any, x: jax.Array, labels: jax.Array) -> jax.Array:
