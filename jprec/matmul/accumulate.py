@@ -70,9 +70,15 @@ def decode(x: jax.Array, fmt: formats.FloatFormat, shift: int) -> jax.Array:
     return (significand << (16 + shift)) | (exponent + _BIAS)
 
 
-def shifts(core: hardware.TensorCore) -> tuple[int, int]:
-    """By how much the two operands are shifted, so that products are in units of the alignment."""
-    both = core.fraction_bits - 2 * formats.get(core.input_format).mantissa_bits
+def shifts(
+    core: hardware.TensorCore, input_formats: tuple[str, str] | None = None
+) -> tuple[int, int]:
+    """By how much the two operands are shifted, so that products are in units of the alignment.
+
+    Their formats are `core.input_format` where none are given.
+    """
+    first, second = map(formats.get, input_formats or (core.input_format,) * 2)
+    both = core.fraction_bits - first.mantissa_bits - second.mantissa_bits
     return both // 2, both - both // 2
 
 
@@ -112,7 +118,7 @@ def chain(
       a: [K, ...] words with the first of `shifts(core)`, K a multiple of `core.stride`.
       b: [K, ...] words with the second.
       c: [...] float32, values of `core.output_format`.
-      core: The block.
+      core: The block; of two input formats, with the one that has more digits.
       outer: False: `a`, `b` and `c` have the same axes, besides K. True: they are [K, batch, M],
         [K, batch, N] and [batch, M, N].
 

@@ -12,8 +12,9 @@ from jax import lax
 from jax.extend import core as jax_core
 
 from jprec.matmul import native, operands, sums
+from jprec.matmul.arithmetic import Arithmetic
 from jprec.matmul.layout import alike
-from jprec.matmul.spec import MatmulSpec, get
+from jprec.matmul.spec import MatmulSpec
 
 #: What may stand beside the convolution in lax's transpose of one.
 _MOVES = {"conv_general_dilated", "rev", "reshape", "transpose", "squeeze"}
@@ -56,6 +57,9 @@ def conv_general_dilated(
     dimension_numbers: Any = None,
     feature_group_count: int = 1,
     batch_group_count: int = 1,
+    lhs_spec: str | MatmulSpec | None = None,
+    rhs_spec: str | MatmulSpec | None = None,
+    grad_spec: str | MatmulSpec | None = None,
     preferred_element_type: Any = None,
 ) -> jax.Array:
     """The convolution that lax.conv_general_dilated takes, in the arithmetic of `spec`.
@@ -75,9 +79,12 @@ def conv_general_dilated(
       dimension_numbers: As in lax; NCHW and OIHW by default.
       feature_group_count: As in lax.
       batch_group_count: As in lax.
+      lhs_spec: As in `dot_general`.
+      rhs_spec: As in `dot_general`.
+      grad_spec: As in `dot_general`.
       preferred_element_type: The result's dtype, if not the default one.
     """
-    spec = get(spec)
+    how = Arithmetic.of(spec, lhs_spec=lhs_spec, rhs_spec=rhs_spec, grad_spec=grad_spec)
     lhs, rhs = jnp.asarray(lhs), jnp.asarray(rhs)
     axes = lax.conv_dimension_numbers(lhs.shape, rhs.shape, dimension_numbers)
     ones = (1,) * (lhs.ndim - 2)
@@ -98,9 +105,9 @@ def conv_general_dilated(
         preferred_element_type=preferred_element_type,
     )
     dtype = jax.eval_shape(exact, lhs, rhs).dtype
-    if operands.leaves_to_lax(spec, lhs.dtype, rhs.dtype, dtype):
+    if operands.leaves_to_lax(how, lhs.dtype, rhs.dtype, dtype):
         return exact(lhs, rhs)
-    return _convolve(*alike(lhs, rhs), geometry, spec, dtype)
+    return _convolve(*alike(lhs, rhs), geometry, how, dtype)
 
 
 def _pairs(
@@ -133,15 +140,15 @@ def _pairs(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
 def _convolve(
-    lhs: jax.Array, rhs: jax.Array, geometry: _Geometry, spec: MatmulSpec, dtype: Any
+    lhs: jax.Array, rhs: jax.Array, geometry: _Geometry, how: Arithmetic, dtype: Any
 ) -> jax.Array:
-    if spec.is_native:
-        total = native.convolve(lhs, rhs, geometry.convolve, spec)
+    if how.sums.is_native:
+        total = native.convolve(lhs, rhs, geometry.convolve, how)
     else:
         total = sums.product(
             lhs,
             rhs,
-            spec,
+            how,
             plain=functools.partial(geometry.convolve, precision=lax.Precision.HIGHEST),
             walked=lambda a, b, summed: _walked(a, b, geometry, summed),
         )
@@ -149,34 +156,39 @@ def _convolve(
 
 
 def _forward(
-    lhs: jax.Array, rhs: jax.Array, geometry: _Geometry, spec: MatmulSpec, dtype: Any
+    lhs: jax.Array, rhs: jax.Array, geometry: _Geometry, how: Arithmetic, dtype: Any
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _convolve(lhs, rhs, geometry, spec, dtype), (lhs, rhs)
+    return _convolve(lhs, rhs, geometry, how, dtype), (lhs, rhs)
 
 
 def _backward(
     geometry: _Geometry,
-    spec: MatmulSpec,
+    how: Arithmetic,
     dtype: Any,
     saved: tuple[jax.Array, jax.Array],
     cotangent: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     del dtype
     lhs, rhs = saved
-    of_lhs = functools.partial(_transposed, geometry.convolve, lhs, rhs, cotangent, spec)
-    of_rhs = functools.partial(
-        _transposed, lambda own, other: geometry.convolve(other, own), rhs, lhs, cotangent, spec
+    of_lhs = _transposed(geometry.convolve, lhs, rhs, cotangent, how, how.rhs)
+    of_rhs = _transposed(
+        lambda own, other: geometry.convolve(other, own), rhs, lhs, cotangent, how, how.lhs
     )
-    return of_lhs(), of_rhs()
+    return of_lhs, of_rhs
 
 
 _convolve.defvjp(_forward, _backward)
 
 
 def _transposed(
-    convolve: Any, own: jax.Array, other: jax.Array, cotangent: jax.Array, spec: MatmulSpec
+    convolve: Any,
+    own: jax.Array,
+    other: jax.Array,
+    cotangent: jax.Array,
+    how: Arithmetic,
+    of_other: MatmulSpec,
 ) -> jax.Array:
-    """The cotangent of `own`: lax's transposed convolution, done in the arithmetic of `spec`.
+    """The cotangent of `own`: lax's transposed convolution, as `how` does backward products.
 
     lax says which convolution that is: its transpose is traced and evaluated, the one convolution
     in it being replaced. What else is in it (reversals, reshapes) moves numbers and rounds nothing.
@@ -199,6 +211,9 @@ def _transposed(
     if not (expected and moves.issuperset(names)):
         raise NotImplementedError(f"lax transposes this convolution to {', '.join(names)}.")
     values = dict(zip(jaxpr.invars, (other, cotangent), strict=True))
+    # How each value is rounded: the cotangent comes first in one of both transposes, last in the
+    # other.
+    roundings = dict(zip(jaxpr.invars, (of_other, how.gradient), strict=True))
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, jax_core.Literal) else values[atom]
@@ -206,10 +221,15 @@ def _transposed(
     for eqn in jaxpr.eqns:
         inputs = map(read, eqn.invars)
         if eqn.primitive.name == "conv_general_dilated":
-            out = _convolve(*inputs, _Geometry.of(eqn.params), spec, own.dtype)
+            first, second = (roundings[atom] for atom in eqn.invars)
+            backward = how.backward(lhs=first, rhs=second)
+            out = _convolve(*inputs, _Geometry.of(eqn.params), backward, own.dtype)
         else:
             out = eqn.primitive.bind(*inputs, **eqn.params)
         (variable,) = eqn.outvars
+        moved = eqn.invars[0]
+        if not isinstance(moved, jax_core.Literal):
+            roundings[variable] = roundings[moved]
         values[variable] = out
     return read(jaxpr.outvars[0])
 

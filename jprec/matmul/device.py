@@ -101,7 +101,8 @@ def _entering(x: jax.typing.ArrayLike, input_format: str) -> jax.Array:
 def _rows(a: jax.Array, b: jax.Array, c: jax.Array, core: hardware.TensorCore) -> jax.Array:
     special = jnp.sum(accumulate.indicator(a) * accumulate.indicator(b), -1)
     special = special + accumulate.indicator(c)
-    first, second = _decoded(jnp.moveaxis(a, -1, 0), jnp.moveaxis(b, -1, 0), core)
+    inputs = core.input_format, core.input_format
+    first, second = _decoded(jnp.moveaxis(a, -1, 0), jnp.moveaxis(b, -1, 0), core, inputs)
     total = accumulate.chain(first, second, c, core, outer=False)
     return _nan_of(accumulate.with_specials(total, special), core)
 
@@ -114,23 +115,29 @@ def _nan_of(x: jax.Array, core: hardware.TensorCore) -> jax.Array:
     return lax.bitcast_convert_type(jnp.where(bits == 0x7FFF_FFFF, 0x7FFF_E000, bits), jnp.float32)
 
 
-def _decoded(a: jax.Array, b: jax.Array, core: hardware.TensorCore) -> tuple[jax.Array, jax.Array]:
+def _decoded(
+    a: jax.Array, b: jax.Array, core: hardware.TensorCore, input_formats: tuple[str, str]
+) -> tuple[jax.Array, jax.Array]:
     """[K, ...] float32 operands as words, K filled up to whole steps of the accumulator."""
     fill = -a.shape[0] % core.stride
     a, b = (jnp.pad(x, [(0, fill)] + [(0, 0)] * (x.ndim - 1)) for x in (a, b))
-    fmt = formats.get(core.input_format)
-    first, second = accumulate.shifts(core)
-    return accumulate.decode(a, fmt, first), accumulate.decode(b, fmt, second)
+    of_a, of_b = map(formats.get, input_formats)
+    first, second = accumulate.shifts(core, input_formats)
+    return accumulate.decode(a, of_a, first), accumulate.decode(b, of_b, second)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnames=("dims", "core", "input_formats"))
 def dot_general(
-    lhs: jax.Array, rhs: jax.Array, dims: Dimensions, core: hardware.TensorCore
+    lhs: jax.Array,
+    rhs: jax.Array,
+    dims: Dimensions,
+    core: hardware.TensorCore,
+    input_formats: tuple[str, str],
 ) -> jax.Array:
-    """The float32 product of float32 arrays whose elements are values of `core.input_format`.
+    """The float32 product of float32 arrays whose elements are values of `input_formats`.
 
-    Accumulators start at 0. Contracted axes are walked in the order in which `dims` lists them,
-    the last one fastest.
+    These are twice `core.input_format`, or that and one with fewer digits. Accumulators start at
+    0. Contracted axes are walked in the order in which `dims` lists them, the last one fastest.
     """
     left, right, shape = matrices(lhs, rhs, dims)
     batch_axes = ((0,), (0,)), ((1,), (1,))
@@ -143,7 +150,7 @@ def dot_general(
     # The longer of the two kept axes comes last, where the inner loop runs.
     swap = left.shape[2] > right.shape[2]
     rows, columns = (right, left) if swap else (left, right)
-    a, b = _decoded(rows, columns, core)
+    a, b = _decoded(rows, columns, core, input_formats[::-1] if swap else input_formats)
     c = zeros(rows, columns)
     total = accumulate.chain(a, b, c, core, outer=True)
     total = accumulate.with_specials(total.swapaxes(1, 2) if swap else total, special)

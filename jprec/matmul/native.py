@@ -1,5 +1,6 @@
 """This machine's own products: what a spec asks a GPU for, and whether it would obey."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jprec.matmul.arithmetic import Arithmetic
 from jprec.matmul.layout import Dimensions
 from jprec.matmul.spec import MatmulSpec
 
@@ -21,7 +23,8 @@ ALGORITHMS = {
     "bf16x9": lax.DotAlgorithmPreset.BF16_BF16_F32_X9,
     "fp16": lax.DotAlgorithmPreset.F16_F16_F32,
     "fp16+fp16": lax.DotAlgorithmPreset.F16_F16_F16,
-    # Not E5M2 by E5M2: cuBLASLt has no such product, and XLA would widen the operands.
+    # Also E5M2 by E4M3, in either order. Not E5M2 by E5M2: cuBLASLt has no such product, and XLA
+    # would widen the operands.
     "e4m3fn": lax.DotAlgorithmPreset.ANY_F8_ANY_F8_F32,
 }
 
@@ -31,6 +34,7 @@ _DTYPES = {
     "fp16": jnp.float16,
     "fp16+fp16": jnp.float16,
     "e4m3fn": jnp.float8_e4m3fn,
+    "e5m2": jnp.float8_e5m2,
 }
 
 #: Spec -> the precision that a convolution is asked for: those ignore every algorithm.
@@ -68,26 +72,39 @@ def check(spec: MatmulSpec, table: dict[str, Any], what: str) -> str:
     return request
 
 
-def dot_general(lhs: jax.Array, rhs: jax.Array, dims: Dimensions, spec: MatmulSpec) -> jax.Array:
+def dot_general(lhs: jax.Array, rhs: jax.Array, dims: Dimensions, how: Arithmetic) -> jax.Array:
     """The product as this machine does it, in float32.
 
     Args:
       lhs: Narrow floating-point.
       rhs: Likewise.
       dims: As in lax.
-      spec: A native one.
+      how: Arithmetic with a native sum.
     """
-    return requested_dot(lhs, rhs, dims, check(spec, ALGORITHMS, "product"))
+    inputs = how.lhs.operand_format, how.rhs.operand_format
+    if inputs[0] == inputs[1]:
+        return requested_dot(lhs, rhs, dims, check(how.sums, ALGORITHMS, "product"))
+    mixed = dataclasses.replace(how.sums, operand_format="e4m3fn")
+    return requested_dot(lhs, rhs, dims, check(mixed, ALGORITHMS, "product"), inputs)
 
 
-def requested_dot(lhs: jax.Array, rhs: jax.Array, dims: Dimensions, request: str) -> jax.Array:
-    """The product by the algorithm of `request`, whatever the backend makes of it."""
-    dtype = _DTYPES.get(request, jnp.float32)
+def requested_dot(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    dims: Dimensions,
+    request: str,
+    inputs: tuple[str, str] | None = None,
+) -> jax.Array:
+    """The product by the algorithm of `request`, whatever the backend makes of it.
+
+    `inputs` are the operands' formats, if not those of the request.
+    """
+    first, second = (_DTYPES.get(name, jnp.float32) for name in inputs or (request, request))
     algorithm = ALGORITHMS[request]
     result = jnp.float16 if request == "fp16+fp16" else jnp.float32
     out = lax.dot_general(
-        lhs.astype(dtype),
-        rhs.astype(dtype),
+        lhs.astype(first),
+        rhs.astype(second),
         dims,
         precision=algorithm,
         preferred_element_type=result,
@@ -95,12 +112,12 @@ def requested_dot(lhs: jax.Array, rhs: jax.Array, dims: Dimensions, request: str
     return out.astype(jnp.float32)
 
 
-def convolve(lhs: jax.Array, rhs: jax.Array, convolution: Any, spec: MatmulSpec) -> jax.Array:
+def convolve(lhs: jax.Array, rhs: jax.Array, convolution: Any, how: Arithmetic) -> jax.Array:
     """The convolution as this machine does it, in float32.
 
     Convolutions of FP32 operands at the default precision run in TF32 where the device has it.
     """
-    return requested_convolution(lhs, rhs, convolution, check(spec, PRECISIONS, "convolution"))
+    return requested_convolution(lhs, rhs, convolution, check(how.sums, PRECISIONS, "convolution"))
 
 
 def requested_convolution(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jprec import formats, rounding
-from jprec.matmul.spec import MatmulSpec
+from jprec.matmul.arithmetic import Arithmetic
 
 
 def is_narrow(dtype: Any) -> bool:
@@ -15,7 +15,7 @@ def is_narrow(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and np.dtype(dtype).itemsize <= 4
 
 
-def leaves_to_lax(spec: MatmulSpec, *dtypes: Any) -> bool:
+def leaves_to_lax(how: Arithmetic, *dtypes: Any) -> bool:
     """Whether lax itself does the product, at its highest precision.
 
     So under "fp32", for dtypes other than the narrow ones (float64, integers, complex numbers) and
@@ -25,11 +25,12 @@ def leaves_to_lax(spec: MatmulSpec, *dtypes: Any) -> bool:
       TypeError: another spec, and a dtype whose values float32 does not hold.
     """
     narrow = all(map(is_narrow, dtypes))
-    if spec.is_plain_fp32:
+    others = [spec for spec in how.specs if not spec.is_plain_fp32]
+    if not others:
         return not narrow or all(np.dtype(dtype) == np.float32 for dtype in dtypes)
     if not narrow:
         raise TypeError(
-            f"spec {spec} computes in FP32 or narrower, but operands and result are "
+            f"spec {others[0]} computes in FP32 or narrower, but operands and result are "
             f"{', '.join(str(np.dtype(dtype)) for dtype in dtypes)}. Cast to float32 or narrower "
             "first, or take 'fp32', which leaves float64, integer and complex products to lax."
         )

@@ -11,7 +11,12 @@ _Term = tuple[int, int]  # significand with its sign, exponent of the significan
 
 
 def tensor_core_dot_exact(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, core: hardware.TensorCore
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    core: hardware.TensorCore,
+    *,
+    input_formats: tuple[str, str] | None = None,
 ) -> np.ndarray:
     """sum(a * b, -1) + c as `core` returns it, one number at a time, in unbounded integers.
 
@@ -20,6 +25,7 @@ def tensor_core_dot_exact(
       b: [..., K] float32, likewise.
       c: [...] float32, values of `core.output_format`; the same leading axes.
       core: The block, e.g. `hardware.get("a100").tensor_core("tf32")`.
+      input_formats: Those of `a` and of `b`, where one of them is not `core.input_format`.
 
     Returns:
       [...] float32, values of `core.output_format`.
@@ -30,24 +36,31 @@ def tensor_core_dot_exact(
     True
     """
     a, b, c = (np.asarray(x, np.float32) for x in (a, b, c))
+    inputs = input_formats or (core.input_format, core.input_format)
     out = np.empty(c.shape, np.float32)
     for index in np.ndindex(c.shape):
         total = np.float32(c[index])
         for start in range(0, a.shape[-1], core.stride):
             end = start + core.stride
-            total = _step(a[index][start:end], b[index][start:end], total, core)
+            total = _step(a[index][start:end], b[index][start:end], total, core, inputs)
         out[index] = total
     return out
 
 
-def _step(a: np.ndarray, b: np.ndarray, c: np.float32, core: hardware.TensorCore) -> np.float32:
+def _step(
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.float32,
+    core: hardware.TensorCore,
+    inputs: tuple[str, str],
+) -> np.float32:
     """The accumulator `c` after the next `core.stride` products, or fewer at the end."""
     if not core.interleaved:
-        return _block(a, b, c, core)
+        return _block(a, b, c, core, inputs)
     odd_pair = np.arange(len(a)) // 2 % 2 == 1
     total = np.float32(0)
     for half in (~odd_pair, odd_pair):
-        total = _block(a[half], b[half], total, core)
+        total = _block(a[half], b[half], total, core, inputs)
     return _sum_of_two(total, c, core)
 
 
@@ -63,8 +76,14 @@ def _sum_of_two(x: np.float32, y: np.float32, core: hardware.TensorCore) -> np.f
     return _rounded((m << (e - unit)) + (n << (f - unit)), unit, fmt, "nearest_even")
 
 
-def _block(a: np.ndarray, b: np.ndarray, c: np.float32, core: hardware.TensorCore) -> np.float32:
-    input_format = formats.get(core.input_format)
+def _block(
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.float32,
+    core: hardware.TensorCore,
+    inputs: tuple[str, str],
+) -> np.float32:
+    of_a, of_b = map(formats.get, inputs)
     output_format = formats.get(core.output_format)
     if core.input_format == "tf32":
         a, b = ((x.view(np.uint32) & 0xFFFF_E000).view(np.float32) for x in (a, b))
@@ -75,8 +94,8 @@ def _block(a: np.ndarray, b: np.ndarray, c: np.float32, core: hardware.TensorCor
     # Each term with the exponent that it is aligned by; a product's is not normalised.
     terms: list[tuple[_Term, int]] = []
     for x, y in zip(a, b, strict=True):
-        (m, e), (n, f) = _take_apart(x, input_format), _take_apart(y, input_format)
-        terms.append(((m * n, e + f), e + f + 2 * input_format.mantissa_bits))
+        (m, e), (n, f) = _take_apart(x, of_a), _take_apart(y, of_b)
+        terms.append(((m * n, e + f), e + f + of_a.mantissa_bits + of_b.mantissa_bits))
     m, e = _take_apart(c, output_format)
     terms.append(((m, e), e + output_format.mantissa_bits))
 

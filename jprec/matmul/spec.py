@@ -26,6 +26,9 @@ _GRAMMAR = "FORMAT[x3|x6|x9][:rounding][@device][+ACCUMULATOR][+kahan][+chunkN]"
 #: Products of split operands -> how many summands an operand is split into.
 _TERMS = {1: 1, 3: 2, 6: 3, 9: 3}
 
+#: Products of split operands -> the largest sum of two summands' numbers that is multiplied.
+_KEPT = {1: 0, 3: 1, 6: 2, 9: 4}
+
 #: Operand formats whose split keeps range by scaling the remainder: format -> power of two.
 _SCALES = {"fp16": 11}
 
@@ -163,14 +166,18 @@ class MatmulSpec:
         return _SCALES.get(self.operand_format, 0) if self.products > 1 else 0
 
     @property
+    def kept(self) -> int:
+        """Summands are multiplied whose numbers add up to no more than this, see `pairs`."""
+        return _KEPT[self.products]
+
+    @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Which summands of the operands are multiplied, the smallest products first.
 
         Summand 0 is the operand rounded, 1 the remainder rounded, and so on. Three products leave
         out that of both remainders; six leave out what is below FP32's last place.
         """
-        kept = {1: 0, 3: 1, 6: 2, 9: 4}[self.products]
-        every = [(i, j) for i in range(self.terms) for j in range(self.terms) if i + j <= kept]
+        every = [(i, j) for i in range(self.terms) for j in range(self.terms) if i + j <= self.kept]
         return tuple(sorted(every, key=lambda pair: (-sum(pair), pair)))
 
     @property

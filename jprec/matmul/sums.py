@@ -10,6 +10,7 @@ from jax import lax
 
 from jprec import formats, rounding
 from jprec.matmul import chains, device
+from jprec.matmul.arithmetic import Arithmetic
 from jprec.matmul.layout import Dimensions, matrices, zeros
 from jprec.matmul.spec import MatmulSpec
 
@@ -21,27 +22,27 @@ Walked: TypeAlias = Callable[[jax.Array, jax.Array, Callable[..., jax.Array]], j
 
 
 def product(
-    lhs: jax.Array, rhs: jax.Array, spec: MatmulSpec, *, plain: Plain, walked: Walked
+    lhs: jax.Array, rhs: jax.Array, how: Arithmetic, *, plain: Plain, walked: Walked
 ) -> jax.Array:
-    """The float32 product of two arrays in the arithmetic of `spec`.
+    """The float32 product of two arrays in the arithmetic `how`.
 
     Args:
       lhs: Any narrow floating-point dtype, not rounded yet.
       rhs: Likewise.
-      spec: Arithmetic, but "@native".
+      how: Arithmetic, but "@native".
       plain: The product as XLA does it.
       walked: The product in terms of dot_general, which defines the order of the sums.
     """
-    left, right = split(lhs, spec), split(rhs, spec)
+    left, right = split(lhs, how.lhs), split(rhs, how.rhs)
     # What is not finite is the business of the product of the rounded operands alone: an infinity
     # times a remainder of 0 would be NaN.
     finite = [[jnp.where(jnp.isfinite(p), p, 0.0) for p in parts] for parts in (left, right)]
     total = None
-    for i, j in spec.pairs:
+    for i, j in how.pairs:
         a, b = (left[0], right[0]) if i == j == 0 else (finite[0][i], finite[1][j])
-        part = _one(a, b, spec, plain, walked)
-        if spec.split_scale:
-            part = part * jnp.float32(2.0 ** (-spec.split_scale * (i + j)))
+        part = _one(a, b, how, plain, walked)
+        if scale := how.lhs.split_scale * i + how.rhs.split_scale * j:
+            part = part * jnp.float32(2.0**-scale)
         # Small products first, in FP32 to nearest, outside any tensor core.
         total = part if total is None else total + part
     assert total is not None
@@ -69,15 +70,18 @@ def split(x: jax.Array, spec: MatmulSpec) -> list[jax.Array]:
 
 
 def _one(
-    lhs: jax.Array, rhs: jax.Array, spec: MatmulSpec, plain: Plain, walked: Walked
+    lhs: jax.Array, rhs: jax.Array, how: Arithmetic, plain: Plain, walked: Walked
 ) -> jax.Array:
-    """One product of float32 operands that are values of the operand format."""
-    if spec.tensor_core is not None:
-        summed = functools.partial(device.dot_general, core=spec.tensor_core)
+    """One product of float32 operands that are values of their operand formats."""
+    spec = how.sums
+    if how.tensor_core is not None:
+        summed = functools.partial(
+            device.dot_general, core=how.tensor_core, input_formats=how.input_formats
+        )
     elif spec.accumulator is not None:
         summed = functools.partial(
             chains.dot_general,
-            operand_format=formats.get(spec.operand_format),
+            operand_format=how.operand_format,
             accumulator=formats.get(spec.accumulator),
             compensated=spec.compensated,
         )
