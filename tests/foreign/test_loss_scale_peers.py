@@ -204,7 +204,7 @@ def test_our_machine_is_torchs_step_by_step(gradients):
 
 
 def test_what_overflows_by_unscaling_is_judged_too():
-    """22, torch PR#97415: torch judges the scaled gradient, and applies the infinite unscaled one."""
+    """22, torch PR#97415: it judges the scaled gradient, and applies the infinite unscaled one."""
     machine = Torch(pytest.importorskip("torch"), init_scale=2.0**-126)
     machine.parameter.grad = machine.torch.full((1,), 1e4)
     machine.scaler.step(machine.optimiser)
@@ -321,7 +321,7 @@ def test_gradients_are_unscaled_in_float32():
     _, gradient = train.value_and_grad(loss, "mixed_fp16", scale=2.0**15)(
         jnp.ones(1), jnp.full(1, 1e-3)
     )
-    assert gradient.item() == np.float16(1e-3) * 2.0**-15
+    assert gradient.item() == np.float16(1e-3).item() * 2.0**-15
 
 
 def test_a_batch_of_scales_is_refused_where_it_is_used():
