@@ -8,8 +8,16 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jprec.nn.casting import are_castable
+
 #: What a layer is called with when it is traced: arguments, or None where none can be told.
 Inputs = tuple[Any, ...] | None
+
+
+def _unknown(layer: Any) -> Inputs:
+    """For a layer whose inputs cannot be told."""
+    del layer
+    return None
 
 
 def _array(*shape: int) -> jax.ShapeDtypeStruct:
@@ -71,18 +79,23 @@ class Kind:
 
     Attributes:
       inputs: layer -> arguments that it can be traced with, as float32 shapes.
-      is_norm: Computes statistics: float32, unless a rule asks for a 16-bit *result*.
+      is_norm: Takes statistics: in the policy's dtype for them, while a rule about its compute
+        dtype is about its *result*.
       is_cell: Called with (carry, inputs), returns (carry, output).
+      is_wrapper: A norm of weights: rewrites, in float32, the kernel of the layer that it holds,
+        whose result it hands on, and which is looked at by itself.
       call: Keyword arguments for tracing.
     """
 
-    inputs: Callable[[Any], Inputs]
+    inputs: Callable[[Any], Inputs] = _unknown
     is_norm: bool = False
     is_cell: bool = False
+    is_wrapper: bool = False
     call: tuple[tuple[str, Any], ...] = ()
 
 
 _NORM = Kind(_norm, is_norm=True)
+_WRAPPER = Kind(is_norm=True, is_wrapper=True)
 _CELL = Kind(_cell, is_cell=True)
 
 #: The first class that a layer is an instance of holds, so subclasses come before their bases.
@@ -100,9 +113,8 @@ KINDS: dict[type, Kind] = {
     nnx.RMSNorm: _NORM,
     nnx.GroupNorm: _NORM,
     nnx.InstanceNorm: _NORM,
-    # These two rewrite the kernel of the layer they hold, which is traced by itself.
-    nnx.WeightNorm: Kind(lambda layer: None, is_norm=True),
-    nnx.SpectralNorm: Kind(lambda layer: None, is_norm=True),
+    nnx.WeightNorm: _WRAPPER,
+    nnx.SpectralNorm: _WRAPPER,
     nnx.LSTMCell: _CELL,
     nnx.OptimizedLSTMCell: _CELL,
     nnx.SimpleCell: _CELL,
@@ -111,8 +123,16 @@ KINDS: dict[type, Kind] = {
 
 
 def kind_of(module: Any) -> Kind | None:
-    """What is known of `module`'s class; None for a module that is no Flax layer."""
-    return next((kind for cls, kind in KINDS.items() if isinstance(module, cls)), None)
+    """What is known of `module`'s class; None for a module that is no Flax layer.
+
+    None also for a layer whose dtypes are not those of a policy (float64, complex, 8 bits): it is
+    left as it was written.
+    """
+    kind = next((kind for cls, kind in KINDS.items() if isinstance(module, cls)), None)
+    if kind is None:
+        return None
+    own = (parameter.get_value().dtype for parameter in own_parameters(module).values())
+    return kind if are_castable(module.dtype, *own) else None
 
 
 def layers_of(model: Any) -> list[tuple[str, Any, Kind | None]]:

@@ -9,7 +9,7 @@ import jax
 from flax import nnx
 
 from jprec import program
-from jprec.nn.apply import check_is_nnx
+from jprec.nn.libraries import check_is_nnx
 
 #: Class attribute of the classes made here: the path of the module.
 _PATH = "_jprec_scope"

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen, nnx
+from flax import nnx
 
 from jprec import nn, program
 from jprec.policy import Policy, Rule
@@ -256,41 +256,90 @@ def test_a_switch_without_effect_is_an_error_and_a_rule_is_the_way_out():
             Rule("kernel$", compute="float32"),
             r"compute can do nothing, since it finds only parameters \(blocks/0/dense/kernel\)",
         ),
+        (Rule("1/norm", compute="bf16"), "never holds: the earlier rule 'norm->compute=float32'"),
     ],
 )
 def test_a_rule_that_cannot_act_is_an_error(rule, says):
+    first = Rule("norm", compute="float32")
     with pytest.raises(ValueError, match=says):
-        nn.apply(Model(nnx.Rngs(0)), Policy(compute="bf16", rules=(rule,)))
+        applied(Model, Policy(compute="bf16", rules=(first, rule)))
 
 
-def test_linen_modules_are_refused_with_the_way_that_works():
-    with pytest.raises(TypeError, match=r"Flax Linen.*jprec\.value_and_grad\(loss_fn, policy\)"):
-        nn.apply(linen.Dense(3), "mixed_bf16")
-    with pytest.raises(TypeError, match="not a function"):
-        nn.apply(lambda x: x, "mixed_bf16")
+class Unknown(nnx.MultiHeadAttention):
+    """Decodes with a cache that is made later, so that it cannot be traced by itself."""
+
+    def __call__(self, x):
+        return (x @ self.query.kernel[...].reshape(4, 4)).astype(self.dtype)
 
 
-def test_describe_tabulates_what_each_layer_does():
-    table = nn.describe(Model(nnx.Rngs(0)), "mixed_bf16")
-    rows = {row.path: (row.layer, row.params, row.compute, row.output) for row in table.rows}
-    assert rows == {
-        "blocks/0": ("Block", "float32", "follows", ""),
-        "blocks/0/dense": ("Linear", "float32", "bfloat16", "bfloat16"),
-        "blocks/0/norm": ("LayerNorm", "float32", "float32", "float32"),
-        "blocks/1": ("Block", "float32", "follows", ""),
-        "blocks/1/dense": ("Linear", "float32", "bfloat16", "bfloat16"),
-        "blocks/1/norm": ("LayerNorm", "float32", "float32", "float32"),
-        "head": ("Linear", "float32", "bfloat16", "bfloat16"),
-    }
-    lines = str(table).splitlines()
-    assert lines[0] == "policy mixed_bf16"
-    assert lines[1].split() == ["path", "layer", "params", "compute", "output"]
-    assert len(lines) == 9
+def test_with_inputs_the_products_of_the_whole_model_are_checked():
+    """Defect 45: what a layer does is looked at, not what it accepts."""
+    model = nnx.Sequential(Unknown(2, 4, decode=True, rngs=nnx.Rngs(0)))
+    inputs = (F32((2, 4), jnp.float32),)
+    nn.apply(model, "mixed_bf16")
+    says = r"layers/0 \(Unknown\).*its products \(.*test_apply\.py:\d+\) have operands in float32"
+    with pytest.raises(ValueError, match=says):
+        nn.apply(model, "mixed_bf16", inputs=inputs)
+    rule = Rule("layers", compute="float32")
+    nn.apply(model, Policy(compute="bf16", rules=(rule,)), inputs=inputs)
+    with pytest.raises(ValueError, match="kwargs without inputs"):
+        nn.apply(model, "mixed_bf16", kwargs={"training": True})
 
 
-def test_describe_without_a_policy_says_that_layers_follow_their_inputs():
-    table = nn.describe(
-        nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.Embed(2, 2, rngs=nnx.Rngs(0)))
+@pytest.mark.parametrize("role", ["params", "compute", "output"])
+def test_each_role_changes_the_program(role):
+    """Defect 45: a switch that changes nothing was accepted."""
+
+    def program_of(policy):
+        graph, state = nnx.split(applied(Model, policy))
+        text = jax.make_jaxpr(lambda s, x: nnx.merge(graph, s)(x))(state, jnp.ones((1, 4)))
+        return str(text)
+
+    plain = program_of(Policy())
+    assert "bf16" not in plain
+    assert "bf16" in program_of(Policy(**{role: "bfloat16"}))
+
+
+def test_statistics_in_16_bits_are_refused_where_norms_cannot_take_them_so():
+    with pytest.raises(ValueError, match=r"blocks/0/norm \(LayerNorm\): statistics=float16 has no"):
+        applied(Model, "compute=float16,statistics=float16")
+
+    class Willing(nnx.LayerNorm):
+        force_float32_reductions = True
+
+        def __call__(self, x):
+            assert not self.force_float32_reductions
+            return super().__call__(x)
+
+    norm = applied(lambda rngs: Willing(4, rngs=rngs), "statistics=float16,output=bfloat16")
+    assert norm.dtype == jnp.float16
+
+
+def test_layers_of_other_dtypes_are_left_as_they_were_written():
+    build = lambda rngs: nnx.Sequential(
+        nnx.Linear(4, 4, param_dtype=jnp.complex64, rngs=rngs), nnx.Linear(4, 4, rngs=rngs)
     )
-    assert [row.compute for row in table.rows] == ["follows", "float32"]
-    assert str(table).startswith("no policy")
+    turned, low = applied(build, "pure_bf16").layers
+    assert (turned.kernel.dtype, turned.dtype) == (jnp.complex64, None)
+    assert (low.kernel.dtype, low.dtype) == (jnp.bfloat16, jnp.bfloat16)
+
+
+def test_attention_with_dropout_takes_its_softmax_in_float32():
+    layer = applied(
+        lambda rngs: nnx.MultiHeadAttention(
+            2, 4, decode=False, dropout_rate=0.5, deterministic=False, rngs=rngs
+        ),
+        "mixed_bf16",
+    )
+    graph, state = nnx.split(layer)
+    text = str(jax.make_jaxpr(lambda s, x: nnx.merge(graph, s)(x))(state, jnp.ones((1, 3, 4))))
+    assert "f32[1,2,3,3] = exp" in text
+    assert "bf16[1,2,3,3] = exp" not in text
+    assert products_of(layer, F32((1, 3, 4), jnp.float32)) == {"bfloat16"}
+
+
+def test_what_is_no_flax_module_is_refused_with_the_way_that_works():
+    with pytest.raises(
+        TypeError, match=r"not a function.*jprec\.value_and_grad\(loss_fn, policy\)"
+    ):
+        nn.apply(lambda x: x, "mixed_bf16")
