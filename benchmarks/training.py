@@ -375,6 +375,7 @@ def ratio(clock: Clock, base: Clock) -> str:
 
 # --- memory
 
+LOW_MOMENTS = "params=bfloat16,compute=bfloat16,moments=bfloat16"
 #: Policy and store -> the plan: bytes of each parameter as stored, its copy or rest, two moments.
 PLANS = {
     ("fp32", None): (4, 0, 8),
@@ -383,6 +384,8 @@ PLANS = {
     ("pure_bf16", "master"): (2, 4, 8),
     ("pure_bf16", "kahan"): (2, 2, 8),
     ("pure_bf16", "stochastic"): (2, 0, 8),
+    (LOW_MOMENTS, "master"): (2, 4, 4),
+    (LOW_MOMENTS, "stochastic"): (2, 0, 4),
 }
 
 
