@@ -2,7 +2,7 @@
 
 In bfloat16 an average with decay 0.999 stands still: each step moves it by a thousandth of the
 distance, which is below half an ulp (`optax.ema` and `optax.incremental_update` keep the dtype
-they are given). In float32 it comes as near as 2**-25 of its size, divided by 1 - decay.
+they are given). In float32 it comes as near as 2**-24 of its size, divided by 1 - decay.
 """
 
 from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from jprec import optim
-from jprec.optim.average import AverageState, averages, ema
+from jprec.optim import AverageState, averages, ema
 
 STORES = {
     "nearest": optim.round_on_store,
@@ -48,6 +48,15 @@ def test_the_average_reaches_its_target_where_one_in_bfloat16_stands_still():
     start = jnp.ones(2, jnp.bfloat16)
     still, _ = jax.jit(lambda a: jax.lax.scan(control, a, length=2000))(start)
     assert still.tolist() == [1.0, 1.0]
+
+
+def test_in_float32_it_stops_short_of_its_target_by_at_most_what_is_said():
+    decay, target = 0.999, jnp.ones(1) * 1.5
+    tx = ema(optax.sgd(0.0), decay)
+    state = tx.init(jnp.ones(1) * 1.25)
+    _, state = train(tx, target, state, jnp.zeros(1), 30000)
+    distance = 1.5 - float(averages(state, target)[0])
+    assert 2.0**-26 / (1 - decay) < distance <= 1.5 * 2.0**-24 / (1 - decay)
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -301,6 +310,20 @@ def test_the_control_fails_multi_steps_alone_is_nan_for_ever():
     for batch in (np.inf, 1.0, 1.0, 1.0):
         updates, state = tx.update(jnp.full(1, batch), state, params)
     assert np.isnan(updates)
+
+
+def test_accumulation_is_safe_only_with_the_guard_which_bfloat16_has_on_demand():
+    params = jnp.ones(1, jnp.bfloat16)
+    after = []
+    for scale in (None, 1):
+        tx = optim.wrap(optax.MultiSteps(optax.sgd(0.5), 2), "pure_bf16", loss_scale=scale)
+        p, state = params, tx.init(params)
+        for batch in (np.inf, 1.0, 1.0):
+            updates, state = tx.update(jnp.full(1, batch), state, p)
+            p = optim.apply_updates(p, updates)
+        after.append(float(p[0]))
+    assert np.isnan(after[0])
+    assert after[1] == 0.5
 
 
 def test_the_loss_scale_may_change_within_a_window():

@@ -10,8 +10,8 @@ import pytest
 from optax import contrib
 
 from jprec import optim
-from jprec.optim.average import ema
-from jprec.optim.moments import KEPT, StoredMomentsState, store_moments
+from jprec.optim import StoredMomentsState, ema, store_moments
+from jprec.optim.moments import KEPT
 
 KEY = jax.random.key(7)
 

@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from jprec import optim
-from jprec.optim.norm import clip_by_global_norm, global_norm
+from jprec.optim import clip_by_global_norm, global_norm
 
 
 def clipped(max_norm, updates):
