@@ -15,7 +15,7 @@ import jax
 
 from jprec.program import versions
 from jprec.program.description import PRODUCTS
-from jprec.program.rewriting import Trace, trace
+from jprec.program.tracing import Trace, trace
 from jprec.program.visiting import visit
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jprec.program.rewriting import trace
 from jprec.program.sources import Phase
+from jprec.program.tracing import trace
 from jprec.program.visiting import Visit, visit
 
 #: Primitives that multiply two arrays and sum.

@@ -1,8 +1,9 @@
 """A function with its products done in another arithmetic."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,15 @@ def emulate(fn: Callable, spec: str | matmul.MatmulSpec | policy.Policy) -> Call
     conditionals, `checkpoint`, `shard_map` and functions with derivatives of their own. Nothing
     else changes, nor do products of FP64, complex or integer operands.
 
+    A policy may name another arithmetic for backward products (`Policy.backward_product`; E5M2
+    where `product` is E4M3). These are the products of a cotangent with a saved weight or
+    activation: the cotangent is rounded as the policy says for the backward pass, the other
+    operand as in the forward pass, and the sum is that of the backward pass. Which operand is the
+    cotangent follows from how values are made: see `jprec.program.gradients`. Values that a
+    derivative rule of the user's, or `jax.checkpoint`, computes anew are forward values.
+    Gradients that an optimiser multiplies are not on their way back: such products are done as
+    forward ones.
+
     `grad(emulate(f, spec))` equals `emulate(grad(f), spec)` bit for bit, and traced values that
     `f` closes over are differentiated, too. Forward-mode differentiation (`jax.jvp`,
     `jax.jacfwd`) of the result is refused with a TypeError; apply it inside instead:
@@ -35,7 +45,7 @@ def emulate(fn: Callable, spec: str | matmul.MatmulSpec | policy.Policy) -> Call
     Args:
       fn: Any function that JAX can trace.
       spec: What `jprec.matmul.get` takes ("fp32" stands for full precision on every backend), or
-        a policy or the name of one, whose `product` is taken.
+        a policy or the name of one, whose `product` and `backward_product` are taken.
 
     Returns:
       A function with the signature of `fn`. Results have the types that `fn` gives them; a
@@ -44,22 +54,23 @@ def emulate(fn: Callable, spec: str | matmul.MatmulSpec | policy.Policy) -> Call
     Raises:
       ValueError: Neither spec nor policy has this name, or the policy leaves products alone.
       NotImplementedError: When called, for a product that is placed by `out_sharding` on explicit
-        mesh axes, and for a `ragged_dot` whose groups split a batch dimension.
+        mesh axes, for a `ragged_dot` whose groups split a batch dimension, and where passes differ
+        and no forward pass shows which operand of a backward convolution is the gradient.
 
     >>> import jax.numpy as jnp
     >>> emulate(jnp.dot, "tf32")(jnp.float32([1.0001]), jnp.float32([1.0])).item()
     1.0
     """
-    return rewrite(fn, Products(to_spec(spec)))
+    return rewrite(fn, to_rule(spec))
 
 
-def to_spec(spec: str | matmul.MatmulSpec | policy.Policy) -> matmul.MatmulSpec:
-    """The product spec that is meant by a spec, a policy or the name of one."""
+def to_rule(spec: str | matmul.MatmulSpec | policy.Policy) -> "Products":
+    """The rule that is meant by a spec, a policy or the name of one."""
     if isinstance(spec, matmul.MatmulSpec):
-        return spec
+        return Products(spec)
     if isinstance(spec, str):
         try:
-            return matmul.get(spec)
+            return Products(matmul.get(spec))
         except ValueError as error:
             not_a_spec = error
         try:
@@ -73,25 +84,47 @@ def to_spec(spec: str | matmul.MatmulSpec | policy.Policy) -> matmul.MatmulSpec:
             f"emulate: the policy {spec} leaves products as they are (product=None), so there is "
             "nothing to emulate. Name a spec, e.g. 'tf32', or give the policy a product."
         )
-    return matmul.get(spec.product)
+    forward, backward = matmul.get(spec.product), matmul.get(spec.backward_product or spec.product)
+    return Products(forward, None if backward == forward else backward)
 
 
 @dataclasses.dataclass(frozen=True)
 class Products:
-    """The rule: products of operands within FP32 are computed in `spec`."""
+    """The rule: products of operands within FP32 are computed in `spec`.
+
+    With another spec for `backward` products, these round gradients and sum as that one says.
+    """
 
     spec: matmul.MatmulSpec
+    backward: matmul.MatmulSpec | None = None
 
     @property
     def name(self) -> str:
         """What the user called, for messages."""
-        return f"emulate(..., {str(self.spec)!r})"
+        if self.backward is None:
+            return f"emulate(..., {str(self.spec)!r})"
+        return f"emulate(..., 'product={self.spec},grad_product={self.backward}')"
 
-    def handler(self, equation: Any) -> Handler | None:
+    @property
+    def tells_backward(self) -> bool:
+        """Whether backward products are computed differently from others."""
+        return self.backward is not None
+
+    def handler(
+        self, equation: Any, gradients: tuple[bool, bool] = (False, False)
+    ) -> Handler | None:
         """The function that computes a product in `spec`; None for any other equation."""
-        return self._compute if is_narrow_product(equation) else None
+        if not is_narrow_product(equation):
+            return None
+        return functools.partial(self._compute, self._specs(gradients))
 
-    def _compute(self, equation: Any, *inputs: jax.Array) -> list[jax.Array]:
+    def _specs(self, gradients: tuple[bool, bool]) -> "_Specs":
+        if self.backward is None or not any(gradients):
+            return _Specs(self.spec, self.spec, self.spec)
+        lhs, rhs = (self.backward if is_gradient else self.spec for is_gradient in gradients)
+        return _Specs(self.backward, lhs, rhs)
+
+    def _compute(self, specs: "_Specs", equation: Any, *inputs: jax.Array) -> list[jax.Array]:
         placement = equation.params.get("out_sharding")
         if placement is not None and AxisType.Explicit in placement.mesh.axis_types:
             raise NotImplementedError(
@@ -99,25 +132,35 @@ class Products:
                 f"result by out_sharding={placement}, which products in jprec.matmul do not take. "
                 "Use mesh axes of type AxisType.Auto and jax.lax.with_sharding_constraint."
             )
-        return [_HANDLERS[equation.primitive.name](equation, inputs, self.spec)]
+        return [_HANDLERS[equation.primitive.name](equation, inputs, specs)]
 
     def may_be_inside(self, equation: Any) -> bool:
         """Whether a kernel could multiply: it takes something that products take."""
         return any(map(is_narrow, equation.invars))
 
 
-def _dot_general(equation: Any, inputs: Sequence[jax.Array], spec: matmul.MatmulSpec) -> Any:
+class _Specs(NamedTuple):
+    """What the sum of one product and the roundings of its operands follow."""
+
+    sums: matmul.MatmulSpec
+    lhs: matmul.MatmulSpec
+    rhs: matmul.MatmulSpec
+
+
+def _dot_general(equation: Any, inputs: Sequence[jax.Array], specs: _Specs) -> Any:
     lhs, rhs = inputs
     return matmul.dot_general(
         lhs,
         rhs,
         equation.params["dimension_numbers"],
-        spec,
+        specs.sums,
+        lhs_spec=specs.lhs,
+        rhs_spec=specs.rhs,
         preferred_element_type=equation.outvars[0].aval.dtype,
     )
 
 
-def _convolution(equation: Any, inputs: Sequence[jax.Array], spec: matmul.MatmulSpec) -> Any:
+def _convolution(equation: Any, inputs: Sequence[jax.Array], specs: _Specs) -> Any:
     lhs, rhs = inputs
     geometry = (
         "lhs_dilation",
@@ -131,13 +174,15 @@ def _convolution(equation: Any, inputs: Sequence[jax.Array], spec: matmul.Matmul
         rhs,
         equation.params["window_strides"],
         equation.params["padding"],
-        spec,
+        specs.sums,
+        lhs_spec=specs.lhs,
+        rhs_spec=specs.rhs,
         **{name: equation.params[name] for name in geometry},
         preferred_element_type=equation.outvars[0].aval.dtype,
     )
 
 
-def _ragged_dot(equation: Any, inputs: Sequence[jax.Array], spec: matmul.MatmulSpec) -> Any:
+def _ragged_dot(equation: Any, inputs: Sequence[jax.Array], specs: _Specs) -> Any:
     """One product in which each group of rows meets zeros in place of the other groups' rows."""
     lhs, rhs, group_sizes = inputs
     numbers = equation.params["ragged_dot_dimension_numbers"]
@@ -163,13 +208,15 @@ def _ragged_dot(equation: Any, inputs: Sequence[jax.Array], spec: matmul.MatmulS
         spread,
         rhs,
         ((lhs_sums, rhs_sums), (lhs_batch, rhs_batch)),
-        spec,
+        specs.sums,
+        lhs_spec=specs.lhs,
+        rhs_spec=specs.rhs,
         preferred_element_type=equation.outvars[0].aval.dtype,
     )
     return product if groups else jnp.moveaxis(product, len(lhs_batch), 0)
 
 
-_HANDLERS: dict[str, Callable[[Any, Sequence[jax.Array], matmul.MatmulSpec], Any]] = {
+_HANDLERS: dict[str, Callable[[Any, Sequence[jax.Array], _Specs], Any]] = {
     "dot_general": _dot_general,
     "conv_general_dilated": _convolution,
     "ragged_dot_general": _ragged_dot,

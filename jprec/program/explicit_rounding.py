@@ -67,7 +67,14 @@ class ExplicitRounding:
 
     name: str = "round_explicitly"
 
-    def handler(self, equation: Any) -> Handler | None:
+    @property
+    def tells_backward(self) -> bool:
+        """Whether backward products are computed differently: no."""
+        return False
+
+    def handler(
+        self, equation: Any, gradients: tuple[bool, bool] = (False, False)
+    ) -> Handler | None:
         """The function that rounds the equation's 16-bit results; None where it has none."""
         name = equation.primitive.name
         if is_narrow_product(equation) and _holds_16_bits((*equation.invars, *equation.outvars)):
@@ -88,8 +95,11 @@ class _Raised:
     """The rule inside a reduction's own function: FP32 throughout, nothing rounded."""
 
     name: str = "round_explicitly"
+    tells_backward: bool = False
 
-    def handler(self, equation: Any) -> Handler | None:
+    def handler(
+        self, equation: Any, gradients: tuple[bool, bool] = (False, False)
+    ) -> Handler | None:
         return self._compute
 
     def _compute(self, equation: Any, *inputs: Any) -> list[Any]:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jprec.program import versions
-from jprec.program.rewriting import trace
 from jprec.program.sources import Phase
+from jprec.program.tracing import trace
 from jprec.program.visiting import Visit, visit
 
 

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -20,8 +20,10 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jax.extend import core
 
-from jprec.program import versions
+from jprec.program import gradients, versions
+from jprec.program.gradients import Flow, Mark, Marks, Origin, marks_of
 from jprec.program.sources import source_line
+from jprec.program.tracing import merged, trace
 
 #: Computes the outputs of an equation: `handler(equation, *inputs)`.
 Handler = Callable[..., Sequence[Any]]
@@ -34,48 +36,21 @@ class Rule(Protocol):
     def name(self) -> str:
         """What the user called, for messages."""
 
-    def handler(self, equation: Any) -> Handler | None:
-        """The function that computes `equation`, or None to leave it as it is."""
+    @property
+    def tells_backward(self) -> bool:
+        """Whether backward products are computed differently from others."""
+
+    def handler(
+        self, equation: Any, gradients: tuple[bool, bool] = (False, False)
+    ) -> Handler | None:
+        """The function that computes `equation`, or None to leave it as it is.
+
+        `gradients` says which operands of a backward product are gradients, if the rule
+        `tells_backward`.
+        """
 
     def may_be_inside(self, equation: Any) -> bool:
         """Whether an equation that does not show its inside could hold what the rule wants."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Trace:
-    """A function as a program.
-
-    Attributes:
-      program: The program. Its variables for constants stand before its arguments.
-      values: One value for each of them: what the function closes over (traced values as well),
-        then its array arguments.
-      result: Structure of the function's result.
-    """
-
-    program: Any
-    values: list[Any]
-    result: Any
-
-
-def trace(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Trace:
-    """The program of `fn(*args, **kwargs)`. What is no array (a flag, a name) is not traced."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    is_array = [hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves]
-
-    def of_arrays(*arrays: Any) -> Any:
-        args, kwargs = jax.tree.unflatten(tree, _merged(is_array, arrays, leaves))
-        return fn(*args, **kwargs)
-
-    arrays = [leaf for leaf, here in zip(leaves, is_array, strict=True) if here]
-    body, result = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
-    program, consts = versions.parts(body)
-    return Trace(program, [*consts, *arrays], jax.tree.structure(result))
-
-
-def _merged(mask: Sequence[bool], chosen: Iterable[Any], others: Sequence[Any]) -> list[Any]:
-    """`others`, with the places where `mask` holds taken by `chosen` in turn."""
-    values = iter(chosen)
-    return [next(values) if here else other for here, other in zip(mask, others, strict=True)]
 
 
 def rewrite(fn: Callable, rule: Rule) -> Callable:
@@ -83,22 +58,52 @@ def rewrite(fn: Callable, rule: Rule) -> Callable:
 
     @functools.wraps(fn)
     def rewritten(*args: Any, **kwargs: Any) -> Any:
-        traced = trace(fn, args, kwargs)
-        _warn_of_what_stays(traced.program, rule)
-        try:
-            outputs = _differentiable(traced.program, rule)(*traced.values)
-        except TypeError as error:
-            if "forward-mode" not in str(error) or "custom_vjp" not in str(error):
-                raise
-            raise TypeError(
-                f"{rule.name} has no forward-mode derivatives (jvp, jacfwd, hessian); take the "
-                "derivative inside, where it is rewritten too: "
-                "lambda x, t: jax.jvp(f, (x,), (t,)) in place of f"
-            ) from error
-        # A result that depends on no argument is a number in the program, and an array here.
-        return jax.tree.unflatten(traced.result, map(jnp.asarray, outputs))
+        return _run(fn, rule, args, kwargs)[0]
 
     return rewritten
+
+
+def _run(
+    fn: Callable,
+    rule: Rule,
+    args: tuple,
+    kwargs: dict[str, Any] | None = None,
+    *,
+    origins: Sequence[Origin] | None = None,
+    in_pullback: bool = False,
+) -> tuple[Any, tuple[Origin, ...] | None]:
+    """The result of the rewritten `fn`; the origins of its leaves, if the rule asks for them.
+
+    Args:
+      fn: The function.
+      rule: The rule.
+      args: Arguments of `fn`.
+      kwargs: Its keyword arguments.
+      origins: What is known of the arrays among the arguments.
+      in_pullback: Whether `fn` is a pullback, or a part of one.
+    """
+    traced = trace(fn, args, kwargs or {})
+    _warn_of_what_stays(traced.program, rule)
+    flow = None
+    if rule.tells_backward:
+        if origins is None:
+            inputs = [gradients.OUTSIDE] * len(traced.values)
+        else:
+            inputs = [gradients.SAVED] * (len(traced.values) - len(origins)) + [*origins]
+        flow = gradients.follow(traced.program, inputs, in_pullback=in_pullback)
+    try:
+        outputs = _differentiable(traced.program, rule, flow)(*traced.values)
+    except TypeError as error:
+        if "forward-mode" not in str(error) or "custom_vjp" not in str(error):
+            raise
+        raise TypeError(
+            f"{rule.name} has no forward-mode derivatives (jvp, jacfwd, hessian); take the "
+            "derivative inside, where it is rewritten too: "
+            "lambda x, t: jax.jvp(f, (x,), (t,)) in place of f"
+        ) from error
+    # A result that depends on no argument is a number in the program, and an array here.
+    result = jax.tree.unflatten(traced.result, map(jnp.asarray, outputs))
+    return result, None if flow is None else flow.outputs
 
 
 # ---- Derivatives
@@ -107,17 +112,21 @@ def rewrite(fn: Callable, rule: Rule) -> Callable:
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Differentiated:
-    """Which of a program's inputs have a derivative that somebody wants."""
+    """Which of a program's inputs have a derivative that somebody wants; what is saved for it."""
 
     mask: tuple[bool, ...]
+    saved: tuple[Origin, ...] | None
 
 
-def _differentiable(program: Any, rule: Rule) -> Callable:
+def _differentiable(program: Any, rule: Rule, flow: Flow | None) -> Callable:
     """The rewritten program as a function of its inputs; its pullback is rewritten, too."""
+    marks = None if flow is None else flow.marks
+    known_of_inputs = None if flow is None else flow.inputs
+    in_pullback = flow is not None and flow.in_pullback
     has_tangent = [_is_inexact(output.aval) for output in program.outvars]
 
     def run(*inputs: Any) -> list[Any]:
-        return interpret(program, inputs, rule)
+        return interpret(program, inputs, rule, marks)
 
     def forward(*primals: Any) -> tuple[list[Any], Any]:
         inputs = [primal.value for primal in primals]
@@ -125,15 +134,18 @@ def _differentiable(program: Any, rule: Rule) -> Callable:
 
         def vjp(inputs: Sequence[Any]) -> tuple[list[Any], Any]:
             def of(active: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-                outputs = versions.evaluate(program, _merged(mask, active, inputs))
+                outputs = versions.evaluate(program, merged(mask, active, inputs))
                 return [o for o, here in zip(outputs, has_tangent, strict=True) if here], outputs
 
             active = [value for value, here in zip(inputs, mask, strict=True) if here]
             _, pullback, outputs = jax.vjp(of, active, has_aux=True)
             return outputs, pullback
 
-        outputs, pullback = rewrite(vjp, rule)(inputs)
-        return outputs, (pullback, _Differentiated(tuple(mask)))
+        (outputs, pullback), origins = _run(
+            vjp, rule, (inputs,), origins=known_of_inputs, in_pullback=in_pullback
+        )
+        saved = None if origins is None else origins[len(outputs) :]
+        return outputs, (pullback, _Differentiated(tuple(mask), saved))
 
     def backward(residuals: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         pullback, differentiated = residuals
@@ -146,13 +158,15 @@ def _differentiable(program: Any, rule: Rule) -> Callable:
         ]
 
         def pull(pullback: Callable, cotangents: Sequence[Any]) -> list[Any]:
-            (gradients,) = pullback(_merged(given, cotangents, zeros))
-            return gradients
+            (pulled,) = pullback(merged(given, cotangents, zeros))
+            return pulled
 
         known = [c for c, here in zip(cotangents, given, strict=True) if here]
-        gradients = rewrite(pull, rule)(pullback, known)
+        saved = differentiated.saved
+        origins = None if saved is None else [*saved, *[gradients.COTANGENT] * len(known)]
+        pulled, _ = _run(pull, rule, (pullback, known), origins=origins, in_pullback=True)
         mask = differentiated.mask
-        return tuple(_merged(mask, gradients, [None] * len(mask)))
+        return tuple(merged(mask, pulled, [None] * len(mask)))
 
     differentiable = jax.custom_vjp(run)
     differentiable.defvjp(forward, backward, symbolic_zeros=True)
@@ -166,27 +180,28 @@ def _is_inexact(value: Any) -> bool:
 # ---- Interpretation
 
 
-def interpret(program: Any, values: Sequence[Any], rule: Rule) -> list[Any]:
+def interpret(program: Any, values: Sequence[Any], rule: Rule, marks: Marks = None) -> list[Any]:
     """The program's outputs for `values` (constants, then arguments), computed by the rule.
 
     Equations that hold programs are kept with rewritten programs, so that loops stay loops and
     recomputation stays recomputation; custom derivatives are replaced by what they compute.
+    `marks` are the program's backward products, for a rule that tells them apart.
     """
     known = dict(zip((*program.constvars, *program.invars), values, strict=True))
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, core.Literal) else known[atom]
 
-    for equation in program.eqns:
+    for equation, mark in zip(program.eqns, marks or [None] * len(program.eqns), strict=True):
         inputs = [read(atom) for atom in equation.invars]
         with versions.as_written(equation):
-            outputs = _compute(equation, inputs, rule)
+            outputs = _compute(equation, inputs, rule, mark)
         known.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in program.outvars]
 
 
-def _compute(equation: Any, inputs: Sequence[Any], rule: Rule) -> Sequence[Any]:
-    handler = rule.handler(equation)
+def _compute(equation: Any, inputs: Sequence[Any], rule: Rule, mark: Mark | None) -> Sequence[Any]:
+    handler = rule.handler(equation) if mark is None else rule.handler(equation, mark.gradients)
     if handler is not None:
         return handler(equation, *inputs)
     if not (versions.is_known(equation) and _holds_wanted(equation, rule)):
@@ -194,42 +209,51 @@ def _compute(equation: Any, inputs: Sequence[Any], rule: Rule) -> Sequence[Any]:
     body = versions.evaluated_body(equation)
     if body is not None:
         program, consts = versions.parts(body)
-        return interpret(program, [*consts, *inputs], rule)
+        return interpret(program, [*consts, *inputs], rule, marks_of(equation, body, mark))
     if versions.is_shard_map(equation):
-        program, consts = versions.parts(equation.params["jaxpr"])
+        body = equation.params["jaxpr"]
+        program, consts = versions.parts(body)
+        marks = marks_of(equation, body, mark)
 
         def on_device(*values: Any) -> tuple[Any, ...]:
-            return tuple(interpret(program, [*consts, *values], rule))
+            return tuple(interpret(program, [*consts, *values], rule, marks))
 
         return versions.sharded(on_device, equation)(*inputs)
+
+    def rewritten(body: Any) -> Any:
+        return _rewritten_body(body, rule, marks_of(equation, body, mark))
+
     if versions.is_checkpoint(equation):
-        program, consts = versions.opened(_rewritten_body(equation.params["jaxpr"], rule))
+        program, consts = versions.opened(rewritten(equation.params["jaxpr"]))
         return versions.bind(equation, [*consts, *inputs], jaxpr=program)
     changed = {
-        name: jax.tree.map(lambda body: _rewritten_body(body, rule), held, is_leaf=versions.is_body)
+        name: jax.tree.map(rewritten, held, is_leaf=versions.is_body)
         for name, held in versions.bodies(equation).items()
     }
     return versions.bind(equation, inputs, **changed)
 
 
-#: body -> rule -> whether the rule wants one of its equations; body -> rule -> the new body.
+#: body -> rule -> whether the rule wants one of its equations; body -> rule and marks -> the new
+#: body.
 #: One body rewritten once also means that JAX compiles it once.
 _WANTED: weakref.WeakKeyDictionary[Any, dict[Rule, bool]] = weakref.WeakKeyDictionary()
-_REWRITTEN: weakref.WeakKeyDictionary[Any, dict[Rule, Any]] = weakref.WeakKeyDictionary()
+_REWRITTEN: weakref.WeakKeyDictionary[Any, dict[tuple[Rule, Marks], Any]]
+_REWRITTEN = weakref.WeakKeyDictionary()
 
 
-def _rewritten_body(body: Any, rule: Rule) -> Any:
+def _rewritten_body(body: Any, rule: Rule, marks: Marks) -> Any:
     if not _wants_in(body, rule):
         return body
     done = _REWRITTEN.setdefault(body, {})
-    if rule not in done:
+    key = rule, marks
+    if key not in done:
         program, consts = versions.parts(body)
 
         def run(*values: Any) -> list[Any]:
-            return interpret(program, [*consts, *values], rule)
+            return interpret(program, [*consts, *values], rule, marks)
 
-        done[rule] = jax.make_jaxpr(run)(*[variable.aval for variable in program.invars])
-    return done[rule]
+        done[key] = jax.make_jaxpr(run)(*[variable.aval for variable in program.invars])
+    return done[key]
 
 
 def _wants_in(body: Any, rule: Rule) -> bool:
@@ -262,7 +286,7 @@ def _warn_of_what_stays(program: Any, rule: Rule) -> None:
             f"{rule.name} leaves these operations as they are, since they do not show what they "
             f"compute: {'; '.join(places)}. What they hold runs in this machine's own "
             "arithmetic. Use an implementation written in jax.numpy to include it.",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

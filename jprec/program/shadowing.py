@@ -11,10 +11,11 @@ import numpy as np
 from jprec import matmul, policy
 from jprec.program import pairs, versions
 from jprec.program.description import PRODUCTS
-from jprec.program.emulation import Products, to_spec
+from jprec.program.emulation import to_rule
 from jprec.program.explicit_rounding import ExplicitRounding
-from jprec.program.rewriting import Rule, Trace, trace
+from jprec.program.rewriting import Rule
 from jprec.program.sources import Phase
+from jprec.program.tracing import Trace, trace
 from jprec.program.visiting import Visit, visit
 
 
@@ -105,7 +106,7 @@ def shadow(fn: Callable, spec: str | matmul.MatmulSpec | policy.Policy | None = 
 
     rules: list[Rule] = [ExplicitRounding()]
     if spec is not None:
-        rules.insert(0, Products(to_spec(spec)))
+        rules.insert(0, to_rule(spec))
 
     @functools.wraps(fn)
     def shadowed(*args: Any, **kwargs: Any) -> Shadow:

@@ -219,6 +219,8 @@ def calls(equation: Any) -> list[tuple[Any, list[int] | None]]:
         ]
     if equation.primitive.name == "cond":
         places = places[1:]  # the first input chooses the branch
+    if equation.primitive.name == "custom_linear_solve":
+        places = solve_inputs(equation, places)
     for body in executed_bodies(equation):
         fits = len(parts(body)[0].invars) == len(places)
         found.append((body, places if fits else None))

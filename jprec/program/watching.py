@@ -12,8 +12,8 @@ from jax.extend import core
 
 from jprec.program import versions
 from jprec.program.description import PRODUCTS
-from jprec.program.rewriting import Trace, trace
 from jprec.program.sources import is_backward, joined
+from jprec.program.tracing import Trace, trace
 
 
 def watch_products(fn: Callable) -> Callable:
