@@ -99,7 +99,8 @@ def store_moments(
 
         narrowed = jax.tree.map(narrow, _marks(inner, inner_state), inner_state)
         _check_acts(params, narrowed, dtype)
-        return StoredMomentsState(narrowed, data)
+        # A copy: a step may be given the state to overwrite.
+        return StoredMomentsState(narrowed, None if data is None else jnp.array(data))
 
     def update(gradients: Any, state: StoredMomentsState, params: Any = None, **extra: Any) -> Any:
         marks = jax.tree.map(

@@ -285,6 +285,13 @@ def test_the_state_keeps_its_types_and_survives_serialisation():
     chex.assert_trees_all_equal(*again)
 
 
+def test_a_donated_state_does_not_take_the_key_of_the_next_one_with_it():
+    tx, params = store_moments(optax.trace(0.9), "bfloat16", key=KEY), jnp.ones(2)
+    step = jax.jit(lambda s: tx.update(params, s, params)[1], donate_argnums=0)
+    first, second = (step(tx.init(params)) for _ in range(2))
+    chex.assert_trees_all_equal(first, second)
+
+
 def test_types_hold_with_x64_on():
     with jax.enable_x64(True):
         params = {"low": jnp.ones(2, jnp.bfloat16), "wide": jnp.ones(2, jnp.float64)}
