@@ -38,7 +38,9 @@ def value_and_grad(
         batch statistics stay as they were where the gradients are not finite, since that step
         will be skipped; random streams go on.
       policy: A policy, its name or its string. Its rules see the paths of parameters, and those
-        of inputs, which begin with the argument's name: "^targets" is the input `targets`.
+        of inputs, which begin with the argument's name: "^targets" is the input `targets`. Or a
+        model that `jprec.nn.apply` gave one: with Flax Linen, whose layers then cast the
+        parameters that they get, the model is what is given here.
       scale: Power of two; may be traced: `jprec.optim.loss_scale(opt_state)`. Only with a power
         of two is unscaling exact, and a traced number cannot be checked.
       has_aux: Whether `loss_fn` returns (loss, aux); aux is handed through.
@@ -69,18 +71,25 @@ def value_and_grad(
     (18.0, [18.0, 18.0], 'float32')
     """
     _check_scale(scale)
-    return _Step(loss_fn, policies.get(policy), scale, has_aux, exact)
+    own = nn.policy_of(policy)
+    layers_cast = own is not None and not nn.is_module(policy)
+    given = policies.get(policy) if own is None else own
+    return _Step(loss_fn, given, scale, has_aux, exact, layers_cast)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # A traced scale has no hash.
 class _Step:
-    """What `value_and_grad` returns; its fields are the arguments."""
+    """What `value_and_grad` returns; its fields are the arguments.
+
+    With `layers_cast`, parameters go as they are stored to the layers of a model with a policy.
+    """
 
     loss_fn: Callable
     policy: policies.Policy
     scale: Any
     has_aux: bool
     exact: bool
+    layers_cast: bool
 
     def __call__(self, params: Any, *args: Any, **kwargs: Any) -> Any:
         """((loss, aux) or loss, gradients) at these arguments."""
@@ -90,9 +99,11 @@ class _Step:
         if nn.is_module(params):
             (loss, aux), gradients = self._of_module(params, args, kwargs, inputs)
         else:
-            dtypes = dtypes_of(params, self.policy, "compute") + inputs
+            own = [None] * len(jax.tree.leaves(params))
+            if not self.layers_cast:
+                own = dtypes_of(params, self.policy, "compute")
             (loss, aux), gradients = self._differentiate(
-                self._loss_and_aux, dtypes, (params, args, kwargs)
+                self._loss_and_aux, own + inputs, (params, args, kwargs)
             )
         return ((loss, aux) if self.has_aux else loss), gradients
 
@@ -103,6 +114,8 @@ class _Step:
 
     def _check_policy(self, params: Any, named: list[tuple[str, Any]]) -> None:
         """An error for a rule that cannot act, and for a policy beside the model's own."""
+        if self.layers_cast:
+            return
         own = nn.policy_of(params)
         if own is None:
             trees = nn.split(params)[:2] if nn.is_module(params) else (params,)
