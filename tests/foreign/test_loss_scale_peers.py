@@ -50,6 +50,11 @@ def flax_step(scaling, factor):
     return scaling.value_and_grad(lambda w: w * factor)(jnp.float32(1.0))
 
 
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
 class Torch:
     """GradScaler on a CPU with one parameter: step(gradient) -> (scale after, whether it moved)."""
 
@@ -107,9 +112,8 @@ def test_growth_ends_at_a_power_of_two():
     assert found == [2.0**24] * 3
 
 
-def test_a_scale_at_an_end_comes_back():
+def test_a_scale_at_an_end_comes_back(torch):
     """4, torch#98828: a scale that had become infinite stayed so; mended there, and so here."""
-    torch = pytest.importorskip("torch")
     machine = Torch(torch, init_scale=2.0**126, growth_interval=1)
     assert [machine.step(1.0)[0] for _ in range(3)] == [2.0**127] * 3
     assert machine.step(INF)[0] == 2.0**126
@@ -191,21 +195,21 @@ def drive(gradients):
 @example([1.0] * STEPS)
 @example([INF] * STEPS)
 @example([NAN] * STEPS)
-def test_our_machine_is_torchs_step_by_step(gradients):
+def test_our_machine_is_torchs_step_by_step(torch, gradients):
     """The reference of the trade: 40 random patterns of overflows, every scale and every skip.
 
     Between its floor and its ceiling, which torch has not; and above 1, below which a NaN without
     an infinity lowers ours no further.
     """
-    machine = Torch(pytest.importorskip("torch"), init_scale=START, growth_interval=INTERVAL)
+    machine = Torch(torch, init_scale=START, growth_interval=INTERVAL)
     scales, moved = drive(np.float32(gradients))
     want = [machine.step(gradient) for gradient in gradients]
     assert [*zip(scales.tolist(), moved.tolist(), strict=True)] == want
 
 
-def test_what_overflows_by_unscaling_is_judged_too():
+def test_what_overflows_by_unscaling_is_judged_too(torch):
     """22, torch PR#97415: it judges the scaled gradient, and applies the infinite unscaled one."""
-    machine = Torch(pytest.importorskip("torch"), init_scale=2.0**-126)
+    machine = Torch(torch, init_scale=2.0**-126)
     machine.parameter.grad = machine.torch.full((1,), 1e4)
     machine.scaler.step(machine.optimiser)
     assert machine.parameter.item() == -INF
@@ -363,12 +367,11 @@ def test_devices_that_average_their_gradients_agree_on_the_scale():
     assert step(jnp.float32([1, INF]))[1].tolist() == [4.0] * 2
 
 
-def test_clipping_does_not_depend_on_the_scale():
+def test_clipping_does_not_depend_on_the_scale(torch):
     """40, apex PR#1512: clipped before it is unscaled, the step is a norm of 1 / scale.
 
     torch leaves the order to the user; here the gradients that are handed out are unscaled.
     """
-    torch = pytest.importorskip("torch")
     found = {"torch": [], "jprec": []}
     for scale in (2.0**4, 2.0**8):
         machine = Torch(torch, init_scale=scale)
@@ -390,9 +393,9 @@ def test_clipping_does_not_depend_on_the_scale():
     assert found["jprec"] == [-1.0, -1.0]
 
 
-def test_a_gradient_cannot_be_unscaled_twice():
+def test_a_gradient_cannot_be_unscaled_twice(torch):
     """41: under torch a second unscale_ is an error at run time; here there is nothing to call."""
-    machine = Torch(pytest.importorskip("torch"))
+    machine = Torch(torch)
     machine.parameter.grad = machine.torch.ones(1)
     machine.scaler.unscale_(machine.optimiser)
     with pytest.raises(RuntimeError, match="already been called"):
@@ -403,9 +406,8 @@ def test_a_gradient_cannot_be_unscaled_twice():
 # --- a skipped step
 
 
-def test_a_schedule_stands_still_on_a_skipped_step():
+def test_a_schedule_stands_still_on_a_skipped_step(torch):
     """16, torch#44511: the scheduler counts on, and of what was skipped nothing tells."""
-    torch = pytest.importorskip("torch")
     machine = Torch(torch)
     schedule = torch.optim.lr_scheduler.StepLR(machine.optimiser, 1, gamma=0.5)
     _, moved = machine.step(INF)
