@@ -1,6 +1,7 @@
 """The pages of docs/ say what the code does."""
 
 import doctest
+import importlib
 import importlib.util
 import re
 import shlex
@@ -75,6 +76,23 @@ def test_the_python_on_the_page_does_what_it_shows():
     (block,) = re.findall(r"```python\n(.*?)```", IEEE754, re.S)
     test = doctest.DocTestParser().get_doctest(block, {}, "ieee754.md", None, 0)
     assert doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_the_step_of_the_guide_trains(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", PAGES["mixed_precision.md"], re.S)
+    names = {"__name__": "guide"}
+    exec(compile(block, "mixed_precision.md", "exec"), names)
+    assert "5 steps taken, 0 skipped" in capsys.readouterr().out
+    assert float(names["loss"]) < 1.099  # log 3
+
+
+def test_what_the_guide_names_exists():
+    words = set(re.findall(r"`(jprec(?:\.\w+)+)", PAGES["mixed_precision.md"]))
+    assert len(words) > 10
+    for word in words:
+        found = importlib.import_module("jprec")
+        for part in word.split(".")[1:]:
+            found = getattr(found, part)
 
 
 def test_numbers_in_the_prose_are_right():

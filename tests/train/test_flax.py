@@ -195,3 +195,30 @@ def test_flax_optimisers_store_parameters_as_the_wrapper_says(store):
     for got in (nnx.to_pure_dict(nnx.state(model, nnx.Param)), state.params):
         assert jax.tree.map(lambda p: p.dtype, got) == jax.tree.map(lambda p: p.dtype, want)
         jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_a_linen_model_with_a_policy_takes_the_policys_place_and_casts_its_parameters():
+    class Model(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            x = linen.LayerNorm()(linen.Dense(8)(x))
+            seen.append(self.variables["params"])
+            return linen.Dense(1)(x)
+
+    seen = []
+    model = jprec.nn.apply(Model(), "mixed_bf16")
+    x, y = data()
+    variables = jax.eval_shape(model.init, jax.random.key(0), x)
+
+    def linen_loss(params, x, y):
+        assert x.dtype == jnp.bfloat16
+        return jnp.mean((model.apply({"params": params}, x) - y.astype(jnp.float32)) ** 2)
+
+    step = train.value_and_grad(linen_loss, model)
+    _, grads = jax.eval_shape(step, variables["params"], x, y)
+    assert {leaf.dtype for leaf in jax.tree.leaves(seen[-1])} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
+    with pytest.raises(
+        ValueError, match=r"LayerNorm_0/\w+ arrives in bfloat16.*the model in place"
+    ):
+        jax.eval_shape(train.value_and_grad(linen_loss, "mixed_bf16"), variables["params"], x, y)
