@@ -415,7 +415,7 @@ def memory(model: Model, policy: str, store: str | None) -> Memory:
 
     before = live_bytes()
     params = jax.tree.map(jnp.array, jprec.train.cast(model.params, policy))
-    opt_state = jax.jit(tx.init)(params)
+    opt_state = tx.init(params)
     compiled = jax.jit(step, donate_argnums=(0, 1)).lower(params, opt_state, *model.batch).compile()
     for _ in range(3):
         params, opt_state = compiled(params, opt_state, *model.batch)

@@ -69,5 +69,9 @@ def _count(x: jax.Array) -> jax.Array:
     pair = (is_infinite.astype(jnp.int32), is_nan.astype(jnp.int32))
     zero = jnp.zeros([], jnp.int32)
     axes = tuple(range(x.ndim))
-    counts = lax.reduce(pair, (zero, zero), lambda a, b: (a[0] + b[0], a[1] + b[1]), axes)
-    return jnp.stack(counts)
+    return jnp.stack(lax.reduce(pair, (zero, zero), _add, axes))
+
+
+def _add(a: Any, b: Any) -> tuple[Any, Any]:
+    """The sum of two pairs; one function, so that JAX compiles an eager reduction once."""
+    return a[0] + b[0], a[1] + b[1]

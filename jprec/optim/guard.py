@@ -126,7 +126,7 @@ def _no_update(take: jax.Array, updates: Any, params: Any) -> Any:
         if not isinstance(update, NewValue):
             return nothing(update)
         value = jnp.where(take, update.value, parameter)
-        return NewValue(value, nothing(update.update))
+        return NewValue(value, nothing(update.update), update.intact)
 
     if params is None:
         return jax.tree.map(nothing, updates)
@@ -147,18 +147,18 @@ def _guard(
     inner = optax.with_extra_args_support(inner)
 
     def init(params: Any) -> LossScaleState:
-        zero = jnp.zeros([], jnp.int32)
         leaves = finite.names(params)
+        # Each leaf has a buffer of its own, so that the state may be donated.
         return LossScaleState(
             inner_state=jax.tree.map(_strong, inner.init(params)),
             scale=jnp.asarray(initial, jnp.float32),
-            clean_steps=zero,
-            taken=zero,
-            skipped=zero,
-            skipped_at_start=zero,
-            skipped_in_row=zero,
-            nan_in_row=zero,
-            steps_at_floor=zero,
+            clean_steps=jnp.zeros([], jnp.int32),
+            taken=jnp.zeros([], jnp.int32),
+            skipped=jnp.zeros([], jnp.int32),
+            skipped_at_start=jnp.zeros([], jnp.int32),
+            skipped_in_row=jnp.zeros([], jnp.int32),
+            nan_in_row=jnp.zeros([], jnp.int32),
+            steps_at_floor=jnp.zeros([], jnp.int32),
             nonfinite=jnp.zeros((len(leaves), 2), jnp.int32),
             leaves=leaves,
         )

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jprec import rounding
 
@@ -21,20 +22,40 @@ class NewValue:
     loses `new` where it is much smaller than `old`. So the value itself travels. `optax` adds
     updates to parameters; this class answers that addition with the value, whoever does it.
 
+    A transformation that comes afterwards and scales or clips all leaves would damage the value.
+    One that multiplies by 0 or 1, as `optax.MultiSteps` does, is understood: times 0 the parameter
+    stays as it is. Any other factor that is no integer is an error when it is applied.
+
     Attributes:
       value: [...] bfloat16 or float16, the new parameter.
       update: [...] float32, what was wanted; the parameter moved by less or more than this.
+      intact: [] int8, a 1 that shares the fate of the other leaves.
     """
 
     value: Any
     update: Any
+    intact: Any = dataclasses.field(default_factory=lambda: np.int8(1))
 
     #: NumPy arrays leave the addition to this class.
     __array_ufunc__: ClassVar[None] = None
 
     def __radd__(self, parameter: Any) -> Any:
-        del parameter
-        return self.value
+        """The value; the parameter where the update was multiplied by 0.
+
+        Raises:
+          ValueError: if the update was multiplied by something else than an integer.
+        """
+        if isinstance(self.intact, np.int8) and self.intact == 1:
+            return self.value
+        intact = jnp.asarray(self.intact)
+        if not jnp.issubdtype(intact.dtype, jnp.integer):
+            raise ValueError(
+                "an update that knows its value was changed by a transformation behind "
+                "jprec.optim's storage wrappers (scaled or clipped), which damages the value. Put "
+                "that transformation into the optimiser that is wrapped: "
+                "jprec.optim.wrap(optax.chain(...), policy)."
+            )
+        return jnp.where(intact == 1, self.value, parameter)
 
     __add__ = __radd__
 
@@ -96,7 +117,7 @@ def apply_updates(params: Any, updates: Any) -> Any:
                     f"a NewValue of {update.value.dtype} for a parameter of {parameter.dtype}. "
                     "Pass the parameters that the optimiser's update was given."
                 )
-            return update.value
+            return parameter + update
         if getattr(update, "dtype", None) == jax.dtypes.float0:
             return parameter
         if is_low(parameter):

@@ -178,7 +178,8 @@ def stochastic_rounding(
 
     def init(params: Any) -> StochasticRoundingState:
         _check_acts(params, "stochastic_rounding")
-        return StochasticRoundingState(inner.init(jax.tree.map(widen, params)), data)
+        # A copy: the state may be donated.
+        return StochasticRoundingState(inner.init(jax.tree.map(widen, params)), jnp.array(data))
 
     def update(
         gradients: Any, state: StochasticRoundingState, params: Any = None, **extra: Any

@@ -179,3 +179,12 @@ def test_types_hold_with_x64_on(build):
         assert types(after) == (types(params), types(start))
         dtypes = {jnp.dtype(leaf.dtype).name for leaf in jax.tree.leaves(start)}
         assert not dtypes & {"float64", "int64"}
+
+
+@pytest.mark.parametrize("build", PARTS.values(), ids=PARTS)
+def test_a_first_state_may_be_donated_and_init_serves_again(build):
+    """No two leaves share a buffer, and none is the transformation's own or the parameters'."""
+    transform, params = build(), parameters()
+    keep = jax.jit(lambda tree: tree, donate_argnums=0)
+    first = keep(transform.init(params))
+    assert_same_bits(keep(transform.init(params)), first)

@@ -171,8 +171,13 @@ def test_the_python_on_the_page_runs():
     exec(compile(block, "optimisers.md", "exec"), {})
 
 
-def test_accumulation_around_the_wrapper_makes_parameters_zero_as_the_page_warns():
-    transform = optax.MultiSteps(optim.wrap(optax.sgd(0.1), "pure_bf16"), 2)
+def test_accumulation_around_the_wrapper_leaves_parameters_alone_until_the_window_is_full():
+    """MultiSteps multiplies updates by 0 or 1, which must not reach the value they know."""
+    transform = optax.MultiSteps(optim.wrap(optax.sgd(0.5), "pure_bf16"), 2)
     params = jnp.ones(2, jnp.bfloat16)
-    updates, _ = transform.update(jnp.ones(2), transform.init(params), params)
-    assert optim.apply_updates(params, updates).tolist() == [0.0, 0.0]
+    state = transform.init(params)
+    for want in (1.0, 0.5):
+        updates, state = transform.update(jnp.ones(2), state, params)
+        assert optax.apply_updates(params, updates).tolist() == [want, want]
+        params = optim.apply_updates(params, updates)
+        assert params.tolist() == [want, want]

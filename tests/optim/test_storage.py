@@ -238,6 +238,16 @@ def test_whoever_adds_a_new_value_gets_the_value(parameter):
     assert parameter + optim.NewValue("the value", None) == "the value"
 
 
+@pytest.mark.parametrize("behind", [optax.scale(0.5), optax.clip(0.5)], ids=["scale", "clip"])
+@pytest.mark.parametrize("apply", [optim.apply_updates, optax.apply_updates])
+def test_a_transformation_behind_the_wrapper_is_an_error_with_the_way_out(behind, apply):
+    transform = optax.chain(optim.wrap(optax.sgd(1.0), "pure_bf16"), behind)
+    params = {"w": jnp.ones(2, jnp.bfloat16)}
+    updates, _ = transform.update({"w": jnp.ones(2)}, transform.init(params), params)
+    with pytest.raises(ValueError, match=r"scaled or clipped.*optax\.chain"):
+        apply(params, updates)
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_a_wrapper_with_nothing_to_do_is_an_error(name):
     with pytest.raises(ValueError, match="has nothing to do: the parameters are float32"):
