@@ -7,6 +7,7 @@ that scatter took a fortieth of the time of a sort, and less than one reduction 
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -200,16 +201,35 @@ def by_path(function: Callable[..., Any], tree: Any, *trees: Any) -> dict[str, A
     return found
 
 
-def _parts(leaf: Any) -> list[jax.Array]:
-    """The arrays of real numbers that `leaf` consists of, in float32 or float64, exactly."""
+def check_sample(sample: int | None) -> None:
+    """Raises ValueError unless `sample` is None or counts numbers."""
+    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int)):
+        raise ValueError(f"sample={sample!r}: it counts numbers, or is None for all of them.")
+    if sample is not None and sample < 1:
+        raise ValueError(f"sample={sample}: at least 1, or None for all numbers.")
+
+
+def _sampled(leaf: Any, sample: int | None) -> jax.Array:
+    """`leaf`, or at most `sample` of its numbers, [n], at an even stride."""
     leaf = jnp.asarray(leaf)
+    if sample is None or leaf.size <= sample:
+        return leaf
+    stride = -(-leaf.size // sample)
+    # A stride with a common factor would see only some rows or columns.
+    while math.gcd(stride, leaf.size) > 1:
+        stride += 1
+    return lax.slice(leaf.reshape(-1), (0,), (leaf.size,), (stride,))
+
+
+def _parts(leaf: jax.Array) -> list[jax.Array]:
+    """The arrays of real numbers that `leaf` consists of, in float32 or float64, exactly."""
     parts = [leaf]
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         parts = [jnp.real(leaf), jnp.imag(leaf)]
     if len(parts) * leaf.size > _MOST:
         raise ValueError(
             f"a leaf of shape {leaf.shape} has more than 2**31 - 1 numbers, which its int32 "
-            "counts cannot hold. Split the leaf."
+            "counts cannot hold. Count a sample, with sample=2**20 for instance."
         )
     # Narrow dtypes are widened before anything is counted: their own sums stop at a few hundred.
     return [part.astype(jnp.float32) if part.dtype.itemsize < 4 else part for part in parts]
@@ -264,9 +284,8 @@ def _bounds(fmt: formats.FloatFormat) -> tuple[_Bound, _Bound, _Bound]:
     if fmt.has_subnormals:
         normal = _Bound(Fraction(fmt.min_normal) - half_step, strict=False)
     ulp = Fraction(2) ** (fmt.max_exponent - fmt.mantissa_bits)
-    # Between an even largest value and the next, the tie stays.
-    largest_is_even = Fraction(fmt.max) / ulp % 2 == 0
-    return nonzero, normal, _Bound(Fraction(fmt.max) + ulp / 2, strict=largest_is_even)
+    # A tie goes to the even code: that of 0 is even, that of the largest subnormal number is odd.
+    return nonzero, normal, _Bound(Fraction(fmt.max) + ulp / 2, strict=fmt.max_code % 2 == 0)
 
 
 def check_format(fmt: formats.FormatLike) -> formats.FloatFormat:
@@ -281,7 +300,11 @@ def check_format(fmt: formats.FormatLike) -> formats.FloatFormat:
 
 
 def number_ranges(
-    tree: Any, *, format: formats.FormatLike = "fp16", scale: Any = 1.0
+    tree: Any,
+    *,
+    format: formats.FormatLike = "fp16",
+    scale: Any = 1.0,
+    sample: int | None = None,
 ) -> dict[str, Ranges]:
     """Where the numbers of each leaf would lie in the range of `format`, times `scale`.
 
@@ -296,23 +319,27 @@ def number_ranges(
       format: Any format with a sign and a zero.
       scale: A power of two; may be traced, such as `loss_scale(state)`. Of an array that is no
         power of two, the one below is taken.
+      sample: None to count all numbers. Else, of a leaf of more than so many, no more are counted,
+        at an even stride that meets all rows and columns; `size` says how many.
 
     Returns:
       `policy.leaf_path` -> Ranges, in the order of the tree.
 
     Raises:
       ValueError: The scale is a number and no power of two from 2**-126 to 2**126; the format has
-        no sign or no zero; two leaves have the same path; a leaf has 2**31 numbers or more.
+        no sign or no zero; two leaves have the same path; 2**31 numbers or more of one leaf are
+        to be counted.
 
     >>> found = number_ranges({"w": jnp.float32([0.0, 1e-8, 1e-5, 1.0])}, scale=2.0**16)["w"]
     >>> [float(share) for share in (found.zero, found.flushed, found.subnormal, found.overflow)]
     [0.25, 0.0, 0.0, 0.25]
     """
+    check_sample(sample)
     bounds = _bounds(check_format(format))
     shift = _shift(scale)
 
     def measure(leaf: Any) -> Ranges:
-        return Ranges(sum(_count(part, bounds, shift) for part in _parts(leaf)))
+        return Ranges(sum(_count(part, bounds, shift) for part in _parts(_sampled(leaf, sample))))
 
     return by_path(measure, tree)
 
@@ -344,7 +371,7 @@ def _count(x: jax.Array, bounds: tuple[_Bound, _Bound, _Bound], shift: jax.Array
     )
 
 
-def lost_updates(params: Any, updates: Any) -> dict[str, LostUpdates]:
+def lost_updates(params: Any, updates: Any, *, sample: int | None = None) -> dict[str, LostUpdates]:
     """How many of the wanted `updates` leave the stored parameter as it was, for each parameter.
 
     An update is lost if `apply_updates` gives the value that was there. What the wrapper keeps
@@ -355,26 +382,32 @@ def lost_updates(params: Any, updates: Any) -> dict[str, LostUpdates]:
       params: As stored, before the update; float16, bfloat16, float32, float64 or complex. Other
         leaves have no row.
       updates: What `tx.update` returned: arrays, or a `NewValue` for a 16-bit parameter.
+      sample: As for `number_ranges`.
 
     Returns:
       `policy.leaf_path` -> LostUpdates, in the order of the tree.
 
     Raises:
-      ValueError: Two leaves have the same path; a leaf has 2**31 numbers or more.
+      ValueError: Two leaves have the same path; 2**31 numbers or more of one are to be counted.
 
     >>> params = {"w": jnp.ones(4, jnp.bfloat16)}  # the ulp of 1 is 2**-7
     >>> found = lost_updates(params, {"w": jnp.float32([0.0, 2.0**-10, 2.0**-9, 2.0**-6])})["w"]
     >>> round(float(found.lost), 3), float(found.median)
     (0.667, -2.0)
     """
-    return by_path(_count_lost, params, updates)
+    check_sample(sample)
+
+    def measure(parameter: Any, update: Any) -> LostUpdates:
+        shape = jnp.shape(parameter)
+        update = jax.tree.map(lambda leaf: _sampled(jnp.broadcast_to(leaf, shape), sample), update)
+        return _count_lost(_sampled(parameter, sample), update)
+
+    return by_path(measure, params, updates)
 
 
-def _count_lost(parameter: Any, update: Any) -> LostUpdates:
-    parameter = jnp.asarray(parameter)
+def _count_lost(parameter: jax.Array, update: Any) -> LostUpdates:
     stored = apply_updates(parameter, update)
     wanted = update.update if isinstance(update, NewValue) else update
-    wanted = jnp.broadcast_to(jnp.asarray(wanted), parameter.shape)
     if jnp.issubdtype(parameter.dtype, jnp.complexfloating):
         wanted = wanted.astype(jnp.promote_types(wanted.dtype, jnp.complex64))
     fmt = formats.get(jnp.finfo(parameter.dtype).dtype)  # a complex number's is that of its parts

@@ -35,6 +35,7 @@ def watch(
     format: formats.FormatLike = "fp16",
     every: int = 10,
     scale: float | None = None,
+    sample: int | None = 2**16,
 ) -> optax.GradientTransformationExtraArgs:
     """Passes everything through; records ranges of the gradients, and updates lost, in its state.
 
@@ -45,14 +46,16 @@ def watch(
     skipped step show why it was skipped.
 
     The first call is measured, and then each `every`-th, under `lax.cond`; under `vmap` that
-    becomes a select, and each step costs what a measured one does. `benchmarks/watching.py` has
-    the cost.
+    becomes a select, and each step costs what a measured one does. `update` of `tx` is traced
+    twice, as both branches hold it: an update that leaves no branch but as a result costs less
+    than one that enters a branch. `benchmarks/watching.py` has the cost.
 
     Args:
       tx: The optimiser; its `update` must be given the parameters.
       format: Any format with a sign and a zero.
       every: Calls from one measurement to the next, at least 1.
       scale: None for the loss scale in the state of `tx` (1 without one), or a power of two.
+      sample: Of a larger leaf so many numbers are counted, at an even stride; None for all.
 
     Raises:
       ValueError: A setting is out of range; `update` is not given the parameters, or gradients
@@ -67,6 +70,7 @@ def watch(
     inner = optax.with_extra_args_support(tx)
     fmt = ranges.check_format(format)
     fixed = None if scale is None else guard.power_of_two(scale, name="scale")
+    ranges.check_sample(sample)
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(
             f"every={every!r}: it counts calls from one measurement to the next, so a whole number "
@@ -82,55 +86,54 @@ def watch(
             lost=ranges.by_path(lambda _: ranges.no_updates(), params),
         )
 
-    # Defined once, with all they use as arguments: a `cond` that is not jitted compiles once too.
-    def measure(seen: tuple[Any, ...], before: Any) -> Any:
-        del before
-        gradients, params, updates, live = seen
-        found = ranges.number_ranges(gradients, format=fmt, scale=live)
-        return found, ranges.lost_updates(params, updates)
+    def branches(extra: dict[str, Any]) -> tuple[Any, Any]:
+        """A measured call and one that is not."""
 
-    def keep(seen: tuple[Any, ...], before: Any) -> Any:
-        del seen
-        return before
+        def measure(gradients: Any, state: WatchState, params: Any) -> Any:
+            live = guard.loss_scale(state.inner_state) if fixed is None else fixed
+            updates, inner_state = inner.update(gradients, state.inner_state, params, **extra)
+            found = ranges.number_ranges(gradients, format=fmt, scale=live, sample=sample)
+            lost = ranges.lost_updates(params, updates, sample=sample)
+            return updates, WatchState(
+                inner_state=inner_state,
+                steps=optax.safe_increment(state.steps),
+                measured_at=state.steps,
+                gradients={path: found[path] for path in state.gradients},
+                lost=lost,
+            )
+
+        def keep(gradients: Any, state: WatchState, params: Any) -> Any:
+            updates, inner_state = inner.update(gradients, state.inner_state, params, **extra)
+            return updates, state._replace(
+                inner_state=inner_state, steps=optax.safe_increment(state.steps)
+            )
+
+        return measure, keep
+
+    # The same functions at each call, so that a `cond` that is not jitted compiles once too.
+    usual = branches({})
 
     def update(gradients: Any, state: WatchState, params: Any = None, **extra: Any) -> Any:
         if params is None:
             raise ValueError(
                 "watch needs the parameters: write tx.update(gradients, state, parameters)."
             )
-        live = guard.loss_scale(state.inner_state) if fixed is None else jnp.float32(fixed)
-        updates, inner_state = inner.update(gradients, state.inner_state, params, **extra)
-        seen = (
-            _pick(gradients, state.gradients),
-            ranges.by_path(lambda parameter, _: parameter, params, updates),
-            ranges.by_path(lambda _, update: update, params, updates),
-            live,
-        )
-        before = (state.gradients, state.lost)
-        due = state.steps % every == 0
-        found = lax.cond(due, measure, keep, seen, before)
-        state = WatchState(
-            inner_state=inner_state,
-            steps=optax.safe_increment(state.steps),
-            measured_at=jnp.where(due, state.steps, state.measured_at),
-            gradients=found[0],
-            lost=found[1],
-        )
-        return updates, state
+        _check_leaves(gradients, state.gradients)
+        measure, keep = branches(extra) if extra else usual
+        return lax.cond(state.steps % every == 0, measure, keep, gradients, state, params)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _pick(gradients: Any, watched: dict[str, Ranges]) -> dict[str, Any]:
-    """path -> gradient, for the paths that are watched."""
-    found = ranges.by_path(jnp.asarray, gradients)
+def _check_leaves(gradients: Any, watched: dict[str, Ranges]) -> None:
+    """Raises ValueError unless there is a gradient for each path that is watched."""
+    found = ranges.by_path(lambda _: None, gradients)
     missing = [path for path in watched if path not in found]
     if missing:
         raise ValueError(
             f"no floating-point gradient at {missing[0]!r}, one of {len(missing)} missing; there "
             "was a parameter at init. Give watch gradients of the parameters' own structure."
         )
-    return {path: found[path] for path in watched}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
