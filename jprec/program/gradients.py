@@ -13,7 +13,7 @@ number, what it multiplies is taken for a gradient.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -103,14 +103,25 @@ def follow(program: Any, inputs: Sequence[Origin], *, in_pullback: bool = False)
 
 
 def marks_of(equation: Any, body: Any, mark: Mark | None) -> Marks:
-    """The marks of one of the programs that an equation runs."""
+    """The marks of one of the programs that an equation holds; None where it does not run it."""
     if mark is None:
         return None
-    calls = versions.calls(equation)
-    if len(calls) == 1:  # which may be made anew each time
+    if not versions.bodies(equation):  # its one program is made anew each time
         return mark.bodies[0]
-    found = (m for (called, _), m in zip(calls, mark.bodies, strict=True) if called is body)
-    return next(found, None)
+    pairs = zip(versions.calls(equation), mark.bodies, strict=True)
+    return next((marks for (called, _), marks in pairs if called is body), None)
+
+
+def in_order(program: Any, marks: Marks) -> Iterator[tuple[bool, bool]]:
+    """Which operands are gradients, of each equation that `visiting.visit` meets, in its order."""
+    for equation, mark in zip(program.eqns, marks or [None] * len(program.eqns), strict=True):
+        is_known, calls = versions.is_known(equation), versions.calls(equation)
+        if not is_known:
+            calls = [(body, places) for body, places in calls if not versions.is_combiner(body)]
+        if not (is_known and calls):
+            yield (False, False) if mark is None else mark.gradients
+        for body, _ in calls:
+            yield from in_order(versions.parts(body)[0], marks_of(equation, body, mark))
 
 
 #: Operations that are not linear, and so no part of JAX's own backward pass: a number in them is no
@@ -150,9 +161,11 @@ class _Walk:
         return (tuple(marks) if any(marks) else None), outputs
 
     def _origin(self, atom: Any) -> Origin:
-        if isinstance(atom, core.Literal) or not _is_float(atom):
+        if isinstance(atom, core.Literal):
             return NUMBER
         origin = self._origins[atom]
+        if origin.kind is not Kind.GRADIENT and not _is_float(atom):
+            return NUMBER  # an index, a mask; of a gradient it is the bits, as in a rounding
         return SAVED if origin == OUTSIDE and atom in self._used_forward else origin
 
     def _equation(self, equation: Any, scope: str) -> Mark | None:

@@ -41,11 +41,22 @@ class Runner:
 
     Operations are numbered in the order in which `visit` meets them. The originals are computed
     by the first rule that wants them.
+
+    Args:
+      visits: The operations.
+      rules: The rules.
+      gradients: Which operands of each operation are gradients on their way back.
     """
 
-    def __init__(self, visits: Sequence[Visit], rules: Sequence[Rule]) -> None:
+    def __init__(
+        self,
+        visits: Sequence[Visit],
+        rules: Sequence[Rule],
+        gradients: Sequence[tuple[bool, bool]],
+    ) -> None:
         self._visits = visits
         self._rules = rules
+        self._gradients = gradients
 
     def run(
         self, program: Any, inputs: Sequence[Pair], number: int
@@ -85,14 +96,16 @@ class Runner:
             if name == "custom_linear_solve":
                 inputs = versions.solve_inputs(equation, inputs)
             return self._body(body, inputs, number)
-        outputs, measured = self._operation(equation, inputs)
+        outputs, measured = self._operation(equation, inputs, self._gradients[number])
         assert self._visits[number].equation.primitive is equation.primitive
         return outputs, {} if measured is None else {number: measured}, number + 1
 
-    def _operation(self, equation: Any, inputs: Sequence[Pair]) -> tuple[list[Pair], Any]:
+    def _operation(
+        self, equation: Any, inputs: Sequence[Pair], gradients: tuple[bool, bool]
+    ) -> tuple[list[Pair], Any]:
         """The outputs of one operation, and its errors; None where it has no float as a result."""
         originals = [value.original for value in inputs]
-        handlers = (rule.handler(equation) for rule in self._rules)
+        handlers = (rule.handler(equation, gradients) for rule in self._rules)
         handler = next((found for found in handlers if found is not None), None)
         results = (
             versions.bind(equation, originals) if handler is None else handler(equation, *originals)

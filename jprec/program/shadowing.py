@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jprec import matmul, policy
-from jprec.program import pairs, versions
+from jprec.program import gradients, pairs, versions
 from jprec.program.description import PRODUCTS
 from jprec.program.emulation import to_rule
 from jprec.program.explicit_rounding import ExplicitRounding
@@ -88,8 +88,8 @@ def shadow(fn: Callable, spec: str | matmul.MatmulSpec | policy.Policy | None = 
 
     Args:
       fn: Any function that JAX can trace.
-      spec: The arithmetic of the original's products, as for `emulate`; None leaves them to this
-        machine.
+      spec: The arithmetic of the original's products, as for `emulate`, a policy's backward
+        products included; None leaves them to this machine.
 
     Raises:
       NotImplementedError: When called, for `shard_map` and other operations that run programs
@@ -123,7 +123,9 @@ def shadow(fn: Callable, spec: str | matmul.MatmulSpec | policy.Policy | None = 
 
 def _shadow(traced: Trace, rules: list[Rule]) -> Shadow:
     visits = tuple(visit(traced.program))
-    runner = pairs.Runner(visits, rules)
+    runner = pairs.Runner(
+        visits, rules, _gradients(traced, rules) or [(False, False)] * len(visits)
+    )
     with jax.enable_x64(True):
         values = [*map(pairs.pair, traced.values)]
         outputs, measured, _ = runner.run(traced.program, values, 0)
@@ -142,6 +144,15 @@ def _shadow(traced: Trace, rules: list[Rule]) -> Shadow:
             if versions.is_opaque(v.equation)
         ),
     )
+
+
+def _gradients(traced: Trace, rules: list[Rule]) -> list[tuple[bool, bool]]:
+    """Which operands of each operation are gradients; empty if no rule asks for it."""
+    if not any(rule.tells_backward for rule in rules):
+        return []
+    inputs = [gradients.OUTSIDE] * len(traced.values)
+    flow = gradients.follow(traced.program, inputs)
+    return [*gradients.in_order(traced.program, flow.marks)]
 
 
 def _error(place: Visit, made: float, total: float) -> OperationError:

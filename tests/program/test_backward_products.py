@@ -480,6 +480,12 @@ def test_where_both_passes_agree_the_program_is_what_it_was(weights, inputs):
     assert text(FP8) != text("fp8_e4m3")
 
 
+def test_a_shadow_runs_beside_the_same_arithmetic(same, weights, inputs):
+    fn = jax.grad(loss_of(scan_of_checkpoint(Plain)), (0, 1))
+    result = program.shadow(fn, FP8)(weights, inputs)
+    assert same(result.outputs, jax.jit(program.emulate(fn, FP8))(weights, inputs))
+
+
 def test_a_second_call_is_not_traced_anew(weights, inputs):
     traces = []
 
@@ -490,3 +496,21 @@ def test_a_second_call_is_not_traced_anew(weights, inputs):
 
     step(step(weights, inputs), inputs)
     assert len(traces) == 1
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_gradients_are_followed_through_explicit_roundings(dtype, same, weights, inputs):
+    def f(w, x):
+        return layers(Plain)(w.astype(dtype), x.astype(dtype)).astype(jnp.float32)
+
+    def explicit(f):
+        return program.emulate(program.round_explicitly(f), FP8)
+
+    @jax.jit
+    def run(*args):
+        e4m3 = program.emulate(program.round_explicitly(gradient(f)), "fp8_e4m3")
+        return explicit(gradient(f))(*args), gradient(explicit(f))(*args), e4m3(*args)
+
+    inside, outside, e4m3 = run(weights, inputs)
+    assert same(inside, outside)
+    assert not same(inside, e4m3)

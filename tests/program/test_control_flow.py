@@ -206,13 +206,14 @@ def test_rounding_by_hand_changes_the_result(same, weights, inputs):
         assert not same(make(by_hand)(weights, inputs), make(plain)(weights, inputs))
 
 
+@pytest.mark.parametrize("spec", ["tf32", "product=fp8_e4m3"])
 @pytest.mark.parametrize("make", DIFFERENTIABLE.values(), ids=DIFFERENTIABLE)
-def test_gradient_of_emulated_is_emulated_gradient(make, same, weights, inputs):
+def test_gradient_of_emulated_is_emulated_gradient(make, spec, same, weights, inputs):
     def loss(w, x):
         return jnp.sum(make(plain)(w, x) ** 2)
 
-    outside = jax.value_and_grad(program.emulate(loss, "tf32"), (0, 1))
-    inside = program.emulate(jax.value_and_grad(loss, (0, 1)), "tf32")
+    outside = jax.value_and_grad(program.emulate(loss, spec), (0, 1))
+    inside = program.emulate(jax.value_and_grad(loss, (0, 1)), spec)
     assert same(jax.jit(outside)(weights, inputs), jax.jit(inside)(weights, inputs))
 
 
