@@ -398,8 +398,15 @@ def lost_updates(params: Any, updates: Any, *, sample: int | None = None) -> dic
     check_sample(sample)
 
     def measure(parameter: Any, update: Any) -> LostUpdates:
-        shape = jnp.shape(parameter)
-        update = jax.tree.map(lambda leaf: _sampled(jnp.broadcast_to(leaf, shape), sample), update)
+        def pick(leaf: Any) -> jax.Array:
+            return _sampled(jnp.broadcast_to(leaf, jnp.shape(parameter)), sample)
+
+        if isinstance(update, NewValue):
+            update = dataclasses.replace(
+                update, value=pick(update.value), update=pick(update.update)
+            )
+        else:
+            update = pick(update)
         return _count_lost(_sampled(parameter, sample), update)
 
     return by_path(measure, params, updates)

@@ -11,6 +11,7 @@ from jax import lax
 
 from jprec import formats
 from jprec.optim import guard, ranges
+from jprec.optim.new_value import NewValue, is_new_value
 from jprec.optim.ranges import LostUpdates, Ranges
 
 
@@ -94,7 +95,7 @@ def watch(
             updates, inner_state = inner.update(gradients, state.inner_state, params, **extra)
             found = ranges.number_ranges(gradients, format=fmt, scale=live, sample=sample)
             lost = ranges.lost_updates(params, updates, sample=sample)
-            return updates, WatchState(
+            return _without_marks(updates), WatchState(
                 inner_state=inner_state,
                 steps=optax.safe_increment(state.steps),
                 measured_at=state.steps,
@@ -104,7 +105,7 @@ def watch(
 
         def keep(gradients: Any, state: WatchState, params: Any) -> Any:
             updates, inner_state = inner.update(gradients, state.inner_state, params, **extra)
-            return updates, state._replace(
+            return _without_marks(updates), state._replace(
                 inner_state=inner_state, steps=optax.safe_increment(state.steps)
             )
 
@@ -120,9 +121,33 @@ def watch(
             )
         _check_leaves(gradients, state.gradients)
         measure, keep = branches(extra) if extra else usual
-        return lax.cond(state.steps % every == 0, measure, keep, gradients, state, params)
+        due = state.steps % every == 0
+        updates, state = lax.cond(due, measure, keep, gradients, state, params)
+        return _with_marks(updates), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _without_marks(updates: Any) -> Any:
+    """`updates` without the marks of intact ones: a branch would turn constants into arrays."""
+
+    def strip(update: Any) -> Any:
+        if is_new_value(update) and isinstance(update.intact, np.int8) and update.intact == 1:
+            return dataclasses.replace(update, intact=None)
+        return update
+
+    return jax.tree.map(strip, updates, is_leaf=is_new_value)
+
+
+def _with_marks(updates: Any) -> Any:
+    """`updates` with the marks that `_without_marks` took away."""
+
+    def mark(update: Any) -> Any:
+        if is_new_value(update) and update.intact is None:
+            return NewValue(update.value, update.update)
+        return update
+
+    return jax.tree.map(mark, updates, is_leaf=is_new_value)
 
 
 def _check_leaves(gradients: Any, watched: dict[str, Ranges]) -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jprec import formats, optim
-from jprec.optim import ranges
-from jprec.optim.ranges import LostUpdates, Ranges, lost_updates, number_ranges
+from jprec.optim import LostUpdates, Ranges, lost_updates, number_ranges, ranges
 from jprec.study import watch as host
 
 SIXTEEN_BITS = {
