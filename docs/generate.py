@@ -9,7 +9,6 @@ import contextlib
 import importlib.util
 import io
 import math
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -393,8 +392,6 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "density.svg": lambda: report.stack([report.density(_compared())]),
 }
 
-_PART = re.compile(r"(?s)(<!-- generated: ([^\n]*?) -->\n).*?(<!-- end: \2 -->)")
-
 
 def renewed(page: str) -> str:
     """The page with its generated parts made again.
@@ -402,12 +399,7 @@ def renewed(page: str) -> str:
     Raises:
       KeyError: for a part that `BLOCKS` does not know.
     """
-    return _PART.sub(lambda part: f"{part[1]}{BLOCKS[part[2]]()}\n{part[3]}", page)
-
-
-def parts(page: str) -> list[str]:
-    """The names of the generated parts of the page."""
-    return [part[2] for part in _PART.finditer(page)]
+    return report.renewed(page, {name: BLOCKS[name]() for name in report.generated_parts(page)})
 
 
 def main() -> None:

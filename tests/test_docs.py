@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jprec import formats
+from jprec import formats, report
 from jprec.cli import main
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -33,7 +33,7 @@ def test_every_generated_part_is_up_to_date(page):
 
 
 def test_every_generated_part_stands_on_a_page_and_is_closed():
-    used = [name for page in PAGES.values() for name in generate.parts(page)]
+    used = [name for page in PAGES.values() for name in report.generated_parts(page)]
     assert sorted(used) == sorted(generate.BLOCKS)
     opened = sum(page.count("<!-- generated: ") for page in PAGES.values())
     assert opened == len(used)

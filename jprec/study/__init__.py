@@ -5,6 +5,7 @@ from jprec.study.catalogue import find, load_module, names
 from jprec.study.cells import cell_names, run_cell
 from jprec.study.design import PILOT_SEEDS, Setting, Study
 from jprec.study.engine import run
+from jprec.study.experiment import Experiment, Finding
 from jprec.study.keys import key_for
 from jprec.study.manifest import StudyError
 from jprec.study.pilot import run_pilots
@@ -15,6 +16,8 @@ __all__ = [
     "ARMS",
     "PILOT_SEEDS",
     "Arm",
+    "Experiment",
+    "Finding",
     "Plan",
     "Setting",
     "Study",
