@@ -95,6 +95,19 @@ def test_what_the_guide_names_exists():
             found = getattr(found, part)
 
 
+def test_every_defect_of_others_names_tests_that_exist():
+    page = PAGES["defects.md"]
+    files = dict(re.findall(r"^\| `([A-Z]+)` \| \[([\w/.]+)\]", page, re.M))
+    rows = re.findall(r"^\| (\d+) \| .* \| (.*) \|$", page, re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 59))
+    for number, cell in rows:
+        named = re.findall(r"`([A-Z]+)::(test_\w+)`", cell)
+        assert named or re.search(r"^as \d+$|not offered|tests/", cell), number
+        for short, test in named:
+            source = (DOCS.parent / files[short]).read_text(encoding="utf-8")
+            assert f"def {test}(" in source, (number, short, test)
+
+
 def test_numbers_in_the_prose_are_right():
     half = {n: formats.round_exact(n, "fp16") for n in (43023, 43024, 43025, 43056, 2049)}
     assert half == {43023: 43008, 43024: 43008, 43025: 43040, 43056: 43072, 2049: 2048}

@@ -1,6 +1,6 @@
 """Loss scales of flax, jmp, mpx, optax and torch beside ours: one case, their fault, our result.
 
-The numbers are those of issue 6's list of defects. What is asserted of a peer was measured with
+The numbers are those of docs/defects.md. What is asserted of a peer was measured with
 flax 0.12.8, jmp 0.0.4, mpx 0.1.8, optax 0.2.8 and torch 2.13.0. Where a later version is right, the
 half of a test that is about it fails: then the claim about it is to be withdrawn.
 """

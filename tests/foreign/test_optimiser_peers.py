@@ -1,6 +1,6 @@
 """Optimisers of optax on 16-bit parameters beside ours: one case, their fault, our result.
 
-The numbers are those of issue 6's list of defects. What is asserted of optax was measured with
+The numbers are those of docs/defects.md. What is asserted of optax was measured with
 0.2.8. Where a later version is right, the half of a test that is about it fails: then the claim
 about it is to be withdrawn.
 """
