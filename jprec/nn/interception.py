@@ -167,13 +167,13 @@ def _with_policy(run: Run, method: Callable, args: Any, kwargs: Any, context: An
     if is_asked:
         if run.verify and kind is not None and told is not None:
             _check_parameters(run, path, module, compute)
-            if not kind.is_cell and not kind.is_wrapper and {told, *dtypes_in(out)} != {told}:
-                layer = says(path, type(module).__name__)
-                check_result(layer, told, dtypes_in(out), users_line())
+            _check_result(path, module, kind, told, out)
         output = output_dtype(run.policy, path, kind, compute)
         if output is not None and kind is not None and kind.is_cell:
             out = cast_step(out, args[0] if args else kwargs["carry"], output)
-        elif output is not None and (path or not run.calls[WHOLE]):
+        elif not path and run.calls[WHOLE]:
+            is_asked = False  # What was called from outside casts, and notes, what it hands out.
+        elif output is not None:
             out = cast_result(out, output)
     note(run, module, kind, told, name, out if is_asked else None)
     return out
@@ -240,6 +240,13 @@ def note(run: Run, module: Any, kind: Kind | None, told: str | None, method: str
     _note(run.seen, "/".join(module.path[len(run.root) :]), module, kind, told, method, out)
     if (seen := _watched.get()) is not None:
         _note(seen, "/".join(module.path), module, kind, told, method, out)
+
+
+def _check_result(path: str, module: Any, kind: Kind, told: str, out: Any) -> None:
+    """An error for a layer that does not hand out the dtype that it was told."""
+    results = dtypes_in(out)
+    if not kind.is_cell and not kind.is_wrapper and {told, *results} != {told}:
+        check_result(says(path, type(module).__name__), told, results, users_line())
 
 
 def _note(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from jprec.nn.verification import check_model
 #: Flag of a Linen scope. `nn.jit` keeps what it has traced by a module's fields and its scope's
 #: flags, so that it does not take the program of another policy for this one's.
 _FLAG = "jprec_policy"
+_NUMBERS = itertools.count()
 
 
 def apply_linen(
@@ -154,9 +156,10 @@ def _with_run(method: Any, policy: policies.Policy, verify: bool) -> Any:
 
 def _flag(scope: core.Scope, policy: policies.Policy) -> None:
     """Marks a scope, and those that will be opened inside, with the policy."""
-    # What is looked at must run: then the flag is one that no trace was kept for.
+    # What is looked at must run: then the flag is one that no trace was kept for. It is a number,
+    # since Flax keeps its hash alone, and that of a dead object may come again.
     is_looked_at = is_watched() or scope.has_flag("initializing")
-    flag = (str(policy), object() if is_looked_at else None)
+    flag = (str(policy), next(_NUMBERS) if is_looked_at else None)
     scope.flags = core.freeze({**scope.flags, _FLAG: flag})
 
 

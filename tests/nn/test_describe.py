@@ -106,6 +106,12 @@ def test_without_a_policy_products_are_the_programs_own(library):
     assert table.remarks == ()
 
 
+def test_a_layer_that_is_the_model_hands_out_the_output_dtype():
+    for layer in (nnx.Linear(4, 3, rngs=nnx.Rngs(0)), linen.Dense(3)):
+        (row,) = nn.describe(layer, "mixed_bf16", inputs=(X,)).rows
+        assert (row.path, row.compute, row.output) == ("(the model)", "bfloat16", "float32")
+
+
 def test_an_nnx_model_is_described_without_inputs_too():
     table = nn.describe(MODELS["nnx"](), "mixed_bf16")
     assert rows_of(table) == {

@@ -8,7 +8,7 @@ import pytest
 from flax import linen, nnx
 from flax.training import train_state
 
-from jprec import nn, program
+from jprec import nn, program, train
 from jprec.policy import Policy, Rule
 
 KEY = jax.random.key(0)
@@ -274,12 +274,23 @@ def test_only_parameters_are_stored_low_and_state_keeps_its_dtype():
     variables = variables_of(model, IMAGE, training=False)
     assert set(dtypes(variables["params"]).values()) == {"float16"}
     assert set(dtypes(variables["batch_stats"]).values()) == {"float32"}
-    train = functools.partial(
+    run = functools.partial(
         model.apply, training=True, rngs={"dropout": KEY}, mutable="batch_stats"
     )
-    out, updated = jax.eval_shape(train, variables, IMAGE)
+    out, updated = jax.eval_shape(run, variables, IMAGE)
     assert out.dtype == jnp.float32
     assert updated["batch_stats"] == variables["batch_stats"]
+
+
+def test_models_of_many_seeds_are_stored_and_run_under_vmap():
+    model = nn.apply(Model(), "pure_bf16")
+    init = jax.vmap(model.init, in_axes=(0, None))
+    variables = jax.eval_shape(init, jax.eval_shape(lambda: jax.random.split(KEY, 3)), X)
+    assert {(leaf.shape[0], leaf.dtype.name) for leaf in jax.tree.leaves(variables)} == {
+        (3, "bfloat16")
+    }
+    out = jax.eval_shape(jax.vmap(model.apply, in_axes=(0, None)), variables, X)
+    assert (out["logits"].shape, out["logits"].dtype) == ((3, 2, 2), jnp.float32)
 
 
 def test_the_copy_is_a_model_like_the_original():
@@ -298,6 +309,25 @@ def test_the_copy_is_a_model_like_the_original():
     assert (out["logits"].dtype, out["n"].dtype) == (jnp.float32, jnp.int32)
     assert dtypes(variables_of(model, X)) == dtypes(variables_of(original, X))
     assert operands_of(original, X) == {"float32"}
+
+
+class Named(linen.Module):
+    """Equal to all others of its name, as its author wants it."""
+
+    name_of_it: str = "a"
+    width: int = 3
+
+    def __eq__(self, other):
+        return type(other) is type(self) and other.name_of_it == self.name_of_it
+
+    def __hash__(self):
+        return hash(self.name_of_it)
+
+
+def test_a_models_own_equality_stays():
+    policy = Policy(compute="bf16")
+    assert nn.apply(Named(width=3), policy) == nn.apply(Named(width=4), policy)
+    assert hash(nn.apply(Named(width=3), policy)) == hash(Named(width=4))
 
 
 def test_two_applications_are_one_model_to_jit():
@@ -402,17 +432,30 @@ def test_transformed_layers_follow_and_have_the_paths_of_their_parameters():
     }
 
 
+class Jitted(linen.Module):
+    part: linen.Module = linen.jit(Model)()
+
+    def __call__(self, x):
+        return self.part(x)
+
+
 def test_what_nn_jit_has_traced_for_one_policy_is_not_taken_for_another():
-    module, x = linen.jit(Model)(), jnp.ones((2, 4))
-    variables = module.init(KEY, x)
+    model, x = Jitted(), jnp.ones((2, 4))
+    variables = model.init(KEY, x)
     operands = lambda m: {
         dtype for p in program.products(m.apply, variables, x) for dtype in p.operand_dtypes
     }
-    assert operands(module) == {"float32"}
+    assert operands(model) == {"float32"}
     for name, dtype in (("mixed_bf16", "bfloat16"), ("mixed_fp16", "float16")):
-        assert operands(nn.apply(module, name)) == {dtype}
-    assert operands(module) == {"float32"}
-    assert len(nn.describe(module, "mixed_bf16", inputs=(x,)).rows) == 7
+        assert operands(nn.apply(model, name)) == {dtype}
+    assert operands(model) == {"float32"}
+
+
+def test_what_nn_jit_has_traced_is_looked_at_again():
+    policy = Policy(compute="bf16", rules=(Rule("part/head", compute="float32"),))
+    for _ in range(2):
+        nn.apply(Jitted(), policy).init(KEY, jnp.ones((2, 4)))
+        assert len(nn.describe(Jitted(), policy, inputs=(X,)).rows) == 7
 
 
 class Stubborn(linen.Dense):
@@ -528,22 +571,27 @@ def test_layers_of_other_dtypes_are_left_as_they_were_written():
     }
 
 
-WIDE = jnp.sin(jnp.arange(8.0, dtype=jnp.float32)).reshape(2, 4)
+#: Values that bfloat16 has, so that a cast of the input changes nothing.
+WIDE = jnp.float32([[1.0, -0.5, 0.25, 3.0], [2.0, 0.125, -1.5, 0.75]])
+
+
+MIXED = nn.apply(Model(), "mixed_bf16")
+
+
+def loss_of(model, params, x):
+    return jnp.mean(model.apply({"params": params}, x)["logits"] ** 2)
 
 
 @functools.cache
-def step_of(block):
-    """(value and gradient with respect to float32 parameters, these) of a model with a policy."""
-    model = nn.apply(Model(block), "mixed_bf16")
-    params = jax.jit(model.init)(KEY, WIDE)["params"]
-    loss = lambda params, x: jnp.mean(model.apply({"params": params}, x)["logits"] ** 2)
-    return jax.value_and_grad(loss), jax.tree.leaves(params), jax.tree.structure(params)
+def parameters():
+    return jax.jit(MIXED.init)(KEY, WIDE)["params"]
 
 
 @functools.cache
 def gradients(block):
-    step, leaves, structure = step_of(block)
-    return jax.jit(step)(jax.tree.unflatten(structure, leaves), WIDE)[1]
+    """Those of a model that casts its float32 parameters itself."""
+    loss = functools.partial(loss_of, nn.apply(Model(block), "mixed_bf16"))
+    return jax.jit(jax.grad(loss))(parameters(), WIDE)
 
 
 def test_gradients_are_float32_and_those_of_low_weights_have_the_bits_of_the_low_product():
@@ -557,11 +605,21 @@ def test_gradients_are_float32_and_those_of_low_weights_have_the_bits_of_the_low
     assert np.any(scale != low(scale))
 
 
+def test_value_and_grad_is_given_the_model_and_leaves_the_parameters_to_it():
+    loss = functools.partial(loss_of, MIXED)
+    step = train.value_and_grad(loss, MIXED, scale=2.0**10)
+    jax.tree.map(
+        np.testing.assert_array_equal, jax.jit(step)(parameters(), WIDE)[1], gradients(Block)
+    )
+    with pytest.raises(ValueError, match=r"norm/\w+ arrives in bfloat16.*in place of the policy"):
+        jax.eval_shape(train.value_and_grad(loss, "mixed_bf16"), parameters(), WIDE)
+
+
 def test_each_weight_is_cast_once_and_remat_gives_the_same_gradients():
     """Defect 53: a cache of cast weights went stale. Here is no cache: a weight is cast once, and
     what `remat` casts anew is the same."""
-    step, leaves, structure = step_of(Block)
-    text = str(jax.make_jaxpr(step)(jax.tree.unflatten(structure, leaves), WIDE))
+    step = jax.value_and_grad(functools.partial(loss_of, MIXED))
+    text = str(jax.make_jaxpr(step)(parameters(), WIDE))
     assert text.count("bf16[4,4] = convert_element_type") == 2  # one kernel in each block
     want, got = gradients(Block), gradients(linen.remat(Block))
     jax.tree.map(np.testing.assert_array_equal, want, got)
