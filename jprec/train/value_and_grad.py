@@ -56,8 +56,8 @@ def value_and_grad(
     devices, as with `jax.value_and_grad`, but added up in float32: take `jax.lax.pmean` of the
     loss in `loss_fn` for the mean.
 
-    Products are emulated as the policy's `product` says after differentiation, so forward and
-    backward ones alike.
+    Products are emulated after differentiation: forward ones as the policy's `product` says,
+    backward ones with the gradient rounded as its `backward_product` says.
 
     Raises:
       ValueError: for a scale that is no power of two or no scalar; for a rule that finds nothing
@@ -209,7 +209,7 @@ class _Step:
         if self.exact:
             compute = program.round_explicitly(compute)
         if self.policy.product is not None:
-            compute = program.emulate(compute, self.policy.product)
+            compute = program.emulate(compute, self.policy)
         loss, aux, gradients = compute([leaves[index] for index in traced], _as_array(self.scale))
         found = dict(zip(wanted, gradients, strict=True))
         without = [

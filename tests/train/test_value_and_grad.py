@@ -296,6 +296,19 @@ def test_a_policys_product_holds_forward_and_backward():
     assert np.all(np.asarray(grads) > 1.0)
 
 
+def test_gradients_enter_backward_products_in_e5m2_where_products_are_in_e4m3():
+    """The hybrid recipe of FP8: 1.25 * 2**-12 is no number of E4M3, and zero in it."""
+    small = 1.25 * 2.0**-12
+
+    def loss(w, x):
+        return (x @ w).sum() * small
+
+    w, x = jnp.full((2, 2), 0.3), jnp.eye(2)
+    for text, want in [("", small), (",grad_product=fp8_e4m3", 0.0)]:
+        _, grads = train.value_and_grad(loss, f"product=fp8_e4m3{text}")(w, x)
+        np.testing.assert_array_equal(grads, np.full((2, 2), want, np.float32))
+
+
 def test_emulated_products_are_those_of_the_differentiated_function():
     got = jax.make_jaxpr(train.value_and_grad(mlp_loss, "tf32"))
     want = jax.make_jaxpr(program.emulate(jax.value_and_grad(mlp_loss), "tf32"))
