@@ -10,7 +10,7 @@ import jax
 from flax import core, linen
 
 from jprec import policy as policies
-from jprec.nn.casting import cast_result, dtypes_in
+from jprec.nn.casting import cast_result
 from jprec.nn.decisions import check_rules, joined, output_dtype
 from jprec.nn.interception import WHOLE, Seen, is_watched, note, running
 from jprec.nn.libraries import check_is_no_bridge
@@ -49,7 +49,6 @@ def apply_linen(
     if inputs is not None:
         looked = look(applied, inputs, kwargs)
         if verify:
-            _check_storage(policy, looked.variables)
             wants = {
                 path: (seen.layer, seen.dtype)
                 for path, seen in looked.seen.items()
@@ -88,10 +87,10 @@ def _with_policy(cls: type, policy: policies.Policy, name: str | None, verify: b
     @linen.nowrap
     def init_with_output(self: Any, *args: Any, **kwargs: Any) -> Any:
         with running(policy, (), verify=verify) as run:
-            out = cls.init_with_output(self, *args, **kwargs)  # type: ignore[attr-defined]
+            out, variables = cls.init_with_output(self, *args, **kwargs)  # type: ignore[attr-defined]
         if kwargs.get("method") is None:
-            _check_rules(policy, run.seen)
-        return out
+            _check_rules(policy, run.seen, variables)
+        return out, _stored(policy, variables)
 
     @linen.nowrap
     def clone(self: Any, *, parent: Any = None, **rest: Any) -> Any:
@@ -163,25 +162,29 @@ def _flag(scope: core.Scope, policy: policies.Policy) -> None:
     scope.flags = core.freeze({**scope.flags, _FLAG: flag})
 
 
-def _check_rules(policy: policies.Policy, seen: dict[str, Seen]) -> None:
-    """An error for a rule that cannot act on the modules of a model that has run."""
-    modules = sorted(seen)
-    check_rules(
-        policy,
-        [path for path in modules if seen[path].kind is not None],
-        modules,
-        [joined(path, name) for path in modules for name in seen[path].parameters],
-    )
+def _parameter(key_path: Any) -> str | None:
+    """The path of a parameter among variables; None for another variable."""
+    collection, _, path = policies.leaf_path(key_path).partition("/")
+    return path if collection == "params" else None
 
 
-def _check_storage(policy: policies.Policy, variables: Any) -> None:
-    """An error for a parameter that `init` does not store as the policy says."""
-    for key_path, leaf in jax.tree_util.tree_flatten_with_path(variables.get("params", {}))[0]:
-        path = policies.leaf_path(key_path)
-        stored = policy.for_path(path).params
-        for dtype in dtypes_in(leaf):
-            if dtype != stored:
-                raise ValueError(
-                    f"{path}: params={stored} was asked for, but it is made in {dtype}, by a "
-                    f"module that no method of its own calls. Give it a rule with params={dtype}."
-                )
+def _check_rules(policy: policies.Policy, seen: dict[str, Seen], variables: Any) -> None:
+    """An error for a rule that cannot act on a model that has run and made these variables."""
+    leaves = jax.tree_util.tree_flatten_with_path(variables)[0]
+    parameters = [path for key_path, _ in leaves if (path := _parameter(key_path))]
+    modules = sorted({*seen, *(path.rpartition("/")[0] for path in parameters)})
+    layers = [path for path in modules if path in seen and seen[path].kind is not None]
+    check_rules(policy, layers, modules, parameters)
+
+
+def _stored(policy: policies.Policy, variables: Any) -> Any:
+    """`variables` with parameters as the policy stores them.
+
+    Most are so already; one that a module makes in `setup`, and that others take, is not.
+    """
+
+    def store(key_path: Any, leaf: Any) -> Any:
+        path = _parameter(key_path)
+        return leaf if path is None else cast_result(leaf, policy.for_path(path).params)
+
+    return jax.tree_util.tree_map_with_path(store, variables)

@@ -112,6 +112,12 @@ def test_a_layer_that_is_the_model_hands_out_the_output_dtype():
         assert (row.path, row.compute, row.output) == ("(the model)", "bfloat16", "float32")
 
 
+def test_what_a_layer_of_flax_makes_for_itself_has_no_row():
+    rnn = linen.RNN(linen.OptimizedLSTMCell(4))
+    table = nn.describe(rnn, "mixed_bf16", inputs=(jax.ShapeDtypeStruct((1, 3, 4), jnp.float32),))
+    assert rows_of(table) == {"cell": ("OptimizedLSTMCell", "", "bfloat16", "bfloat16", "native")}
+
+
 def test_an_nnx_model_is_described_without_inputs_too():
     table = nn.describe(MODELS["nnx"](), "mixed_bf16")
     assert rows_of(table) == {

@@ -155,7 +155,8 @@ def test_norms_take_float32_statistics_and_a_rule_is_about_their_result(name):
 
 def test_statistics_in_16_bits_change_the_arithmetic_and_not_what_is_stored():
     """Means and variances of |x| = 900 overflow in float16; running statistics are float32."""
-    norm, x = linen.BatchNorm(use_running_average=False), jnp.full((2, 4), 900.0, jnp.float16)
+    norm = linen.BatchNorm(use_running_average=False, param_dtype=jnp.bfloat16)
+    x = jnp.full((2, 4), 900.0, jnp.float16)
     out, variables = nn.apply(norm, "pure_fp16").init_with_output(KEY, x)
     assert bool(jnp.all(out == 0))
     studied = nn.apply(norm, "params=float16,compute=float16,statistics=float16")
@@ -266,6 +267,27 @@ def test_init_gives_the_same_numbers_once_rounded():
     want = jax.jit(Model().init)(KEY, jnp.ones((1, 4)))
     got = jax.jit(nn.apply(Model(), "pure_bf16").init)(KEY, jnp.ones((1, 4)))
     jax.tree.map(lambda w, g: np.testing.assert_array_equal(w.astype(jnp.bfloat16), g), want, got)
+
+
+def test_parameters_that_others_take_are_stored_as_the_policy_says():
+    class Table(linen.Module):
+        def setup(self):
+            self.weights = self.param("weights", linen.initializers.ones, (4, 2))
+
+    class Taking(linen.Module):
+        def setup(self):
+            self.table = Table()
+
+        def __call__(self, x):
+            return x @ self.table.weights
+
+    assert dtypes(variables_of(nn.apply(Taking(), "pure_bf16"), X)["params"]) == {
+        "table/weights": "bfloat16"
+    }
+    rule = Rule("table/", params="fp16")
+    assert dtypes(variables_of(nn.apply(Taking(), Policy(rules=(rule,))), X)["params"]) == {
+        "table/weights": "float16"
+    }
 
 
 def test_only_parameters_are_stored_low_and_state_keeps_its_dtype():
