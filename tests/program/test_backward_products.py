@@ -300,6 +300,37 @@ def test_the_beginning_of_a_backward_pass_is_found(make, same, weights, inputs):
     assert not any(same(bad, want) for bad in wrong)
 
 
+def feedback(ops):
+    """Feedback alignment: what comes back is multiplied by a matrix that no forward pass sees."""
+    fixed = jnp.sin(jnp.arange(64.0)).reshape(8, 8)
+
+    @jax.custom_vjp
+    def g(w, x):
+        return ops.dot(x, w)
+
+    def backward(saved, cotangent):
+        _, x = saved
+        of_w = ops.back(x.T, cotangent, (False, True))
+        return of_w, ops.back(fixed, cotangent.T, (False, True)).T
+
+    g.defvjp(lambda w, x: (g(w, x), (w, x)), backward)
+    return g
+
+
+def test_what_only_a_backward_pass_sees_is_no_gradient_for_that(same, weights, inputs):
+    @jax.jit
+    def run(*args):
+        inside = program.emulate(with_an_array(feedback(Plain)), FP8)
+        outside = with_an_array(program.emulate(feedback(Plain), FP8))
+        hand = [with_an_array(feedback(ops)) for ops in (ByHand(), *WRONG)]
+        return [f(*args) for f in (inside, outside, *hand)]
+
+    inside, outside, want, *wrong = run(weights, inputs)
+    assert same(inside, want)
+    assert same(outside, want)
+    assert not any(same(bad, want) for bad in wrong)
+
+
 def loss_that_is_a_product(ops):
     """JAX's own 1 enters a product."""
     return lambda w, x: ops.dot(layers(ops)(w, x).ravel(), jnp.sin(w).ravel()[:32])
