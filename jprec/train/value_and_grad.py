@@ -24,7 +24,9 @@ def value_and_grad(
     """A function that returns the loss and its gradient, both float32 and unscaled.
 
     The returned function has the arguments of `loss_fn`. It casts the floating-point leaves of
-    the first argument and of all others to the policy's compute dtype, differentiates with
+    the first argument and of all others to the policy's compute dtype (inputs of a model with a
+    policy stay as they are: its layers cast what they get, and targets keep their digits),
+    differentiates with
     respect to the *cast* parameters, raises the gradients to float32 and then divides by the
     scale, which is exact. Raising the gradient, instead of differentiating the cast, rounds it
     to the compute dtype once, by the operation that made it. The scale enters as the cotangent
@@ -96,6 +98,8 @@ class _Step:
         named = self._named(args, kwargs)
         self._check_policy(params, named)
         inputs = [d for name, x in named for d in dtypes_of(x, self.policy, "compute", prefix=name)]
+        if self.layers_cast or nn.policy_of(params) is not None:
+            inputs = [None] * len(inputs)
         if nn.is_module(params):
             (loss, aux), gradients = self._of_module(params, args, kwargs, inputs)
         else:

@@ -163,6 +163,17 @@ def test_a_skipped_step_keeps_the_batch_statistics_and_random_streams_go_on():
     assert np.any(np.asarray(model.norm.mean[...]) != np.asarray(before["norm"]["mean"][...]))
 
 
+def test_inputs_of_a_model_with_a_policy_are_cast_by_its_layers_and_targets_not_at_all():
+    model, seen = applied("mixed_bf16"), []
+
+    def regress(model, x, y):
+        seen.append((x.dtype.name, y.dtype.name))
+        return loss(model, x, y)
+
+    nnx.eval_shape(train.value_and_grad(regress, "mixed_bf16"), model, *data())
+    assert set(seen) == {("float32", "float32")}
+
+
 def test_another_policy_than_the_models_is_an_error():
     model = applied("mixed_fp16")
     with pytest.raises(ValueError, match=r"the model has the policy.*One step has one policy"):
@@ -211,11 +222,13 @@ def test_a_linen_model_with_a_policy_takes_the_policys_place_and_casts_its_param
     variables = jax.eval_shape(model.init, jax.random.key(0), x)
 
     def linen_loss(params, x, y):
-        assert x.dtype == jnp.bfloat16
+        dtypes.add((x.dtype.name, y.dtype.name))
         return jnp.mean((model.apply({"params": params}, x) - y.astype(jnp.float32)) ** 2)
 
     step = train.value_and_grad(linen_loss, model)
+    dtypes = set()
     _, grads = jax.eval_shape(step, variables["params"], x, y)
+    assert dtypes == {("float32", "float32")}
     assert {leaf.dtype for leaf in jax.tree.leaves(seen[-1])} == {jnp.dtype("float32")}
     assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
     with pytest.raises(
