@@ -60,6 +60,13 @@ def check_rules(
             continue
         if found["params"]:
             first = found["params"][0]
+            if "/" not in first:
+                raise ValueError(
+                    f"rule {str(rule)!r}: {' and '.join(idle)} can do nothing, since {first} is a "
+                    "parameter of the model itself, which computes with it as its own code says. "
+                    "Cast it there, as in self.gain[...].astype(jnp.float32), or put it into a "
+                    "module of its own."
+                )
             raise ValueError(
                 f"rule {str(rule)!r}: {' and '.join(idle)} can do nothing, since it finds only "
                 f"parameters ({first}), and that belongs to layers. Write a pattern that is found "

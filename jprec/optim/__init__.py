@@ -10,6 +10,7 @@ from jprec.optim.finite import all_finite, count_nonfinite
 from jprec.optim.guard import (
     DynamicScale,
     LossScaleState,
+    Unguarded,
     dynamic_loss_scale,
     guard_state,
     if_taken,
@@ -48,6 +49,7 @@ __all__ = [
     "RoundOnStoreState",
     "StochasticRoundingState",
     "StoredMomentsState",
+    "Unguarded",
     "WatchState",
     "Watched",
     "all_finite",

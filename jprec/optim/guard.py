@@ -264,15 +264,22 @@ def dynamic_loss_scale(
     return _guard(inner, setting.initial, following, floor=setting.floor)
 
 
-def loss_scale(opt_state: Any) -> jax.Array:
-    """[] float32: the loss scale in an optimiser's state, however deep; 1.0 if there is none.
+class Unguarded(float):
+    """The loss scale of an optimiser's state without a guard: 1.0, and known to be no scale.
+
+    `jprec.value_and_grad` refuses it where the policy needs a scale.
+    """
+
+
+def loss_scale(opt_state: Any) -> jax.Array | Unguarded:
+    """[] float32: the loss scale in an optimiser's state, however deep; the number 1.0 without one.
 
     >>> tx = optax.chain(static_loss_scale(optax.sgd(0.1), 2.0**10))
     >>> loss_scale(tx.init({"w": jnp.ones(2)})).item()
     1024.0
     """
     found = guard_state(opt_state)
-    return jnp.asarray(1.0 if found is None else found.scale, jnp.float32)
+    return Unguarded(1.0) if found is None else jnp.asarray(found.scale, jnp.float32)
 
 
 def guard_state(opt_state: Any) -> LossScaleState | None:

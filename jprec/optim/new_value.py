@@ -65,6 +65,16 @@ def is_new_value(node: Any) -> bool:
     return isinstance(node, NewValue)
 
 
+def check_is_difference(updates: Any, name: str) -> None:
+    """An error if updates that know their value reach a transformation that changes updates."""
+    if any(map(is_new_value, jax.tree.leaves(updates, is_leaf=is_new_value))):
+        raise ValueError(
+            f"{name} stands behind jprec.optim's storage wrappers, whose updates know the value "
+            "that they lead to and cannot be changed. Put it into the optimiser that is wrapped: "
+            "jprec.optim.wrap(optax.chain(...), policy)."
+        )
+
+
 def is_low(leaf: Any) -> bool:
     """Whether `leaf` is an array of a 16-bit storage dtype."""
     return getattr(leaf, "dtype", None) in LOW

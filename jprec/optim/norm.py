@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jprec import rounding
-from jprec.optim.new_value import is_low, store
+from jprec.optim.new_value import check_is_difference, is_low, store
 
 
 def _is_counted(leaf: Any) -> bool:
@@ -86,13 +86,14 @@ def clip_by_global_norm(max_norm: float | jax.Array) -> optax.GradientTransforma
       max_norm: At least 0, in the units of unscaled gradients.
 
     Raises:
-      ValueError: max_norm is negative or NaN.
+      ValueError: max_norm is negative or NaN; at `update`, it stands behind a storage wrapper.
     """
     if isinstance(max_norm, int | float) and not max_norm >= 0:
         raise ValueError(f"max_norm={max_norm!r} is not a norm. Give a number of at least 0.")
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> Any:
         del params
+        check_is_difference(updates, "clip_by_global_norm")
         unit, reciprocal, quotient = _scaled_norm(updates)
         # The quotient, not the norm, which may exceed float32 though every gradient is finite.
         too_long = jnp.isfinite(quotient) & (unit * quotient > max_norm)

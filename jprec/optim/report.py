@@ -3,25 +3,28 @@
 import dataclasses
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jprec.optim.guard import UNSCALED, LossScaleState, guard_state
+from jprec.optim.guard import LossScaleState, guard_state
 
 #: From the usual first scale, 2**16, sixteen halvings lead to 1: more skips in a row are no
 #: search for a scale.
 PATIENCE = 20
 
-Finding = Literal["fine", "searching", "overflow", "nan", "stuck"]
+Finding = Literal["unguarded", "new", "fine", "searching", "overflow", "nan", "stuck"]
 
 _SAYS = {
+    "new": "No step yet.",
     "fine": "The latest step was taken.",
     "searching": "No step has been taken yet: the scale is on its way down from its first value.",
     "overflow": "The latest step overflowed and was skipped; a dynamic scale has been halved.",
     "nan": (
-        "The gradients have NaN and no infinity at a scale that magnifies nothing, so no loss "
-        "scale cures it and the scale stays. Look for the NaN in the forward pass: a logarithm or "
-        "a division of zero, an overflow in the compute dtype, a NaN in the data or parameters."
+        "The gradients have NaN and no infinity. A dynamic scale is lowered down to 1, in case an "
+        "overflow on the way back made it; otherwise no loss scale cures it. Look for it in the "
+        "data, the parameters and the forward pass: a logarithm or a division of zero, an overflow "
+        "in the compute dtype."
     ),
     "stuck": (
         "Step after step is skipped, and the scale is at its floor, or static, or lowering it does "
@@ -41,8 +44,9 @@ class Report:
       skipped_in_row: Skipped, the latest in a row. nan_in_row: of these, the latest with NaN only.
       steps_at_floor: Steps with the scale at its floor.
       nonfinite: Path of a leaf -> (infinities, NaNs) at the latest skipped step, where not zero.
-      finding: "fine"; "searching" (no step taken yet); "overflow"; "nan" (NaN without infinity,
-        which no scale cures); "stuck" (more than 20 skips in a row).
+      finding: "fine"; "new" (no step yet); "searching" (none taken yet); "overflow"; "nan" (NaN
+        without infinity); "stuck" (more than 20 skips in a row); "unguarded" (no guard in the
+        state, so all counts are 0).
     """
 
     scale: float
@@ -56,6 +60,11 @@ class Report:
     finding: Finding
 
     def __str__(self) -> str:
+        if self.finding == "unguarded":
+            return (
+                "no guard: no step is judged or skipped, and nothing was counted. "
+                "jprec.optim.wrap(tx, policy, loss_scale=1.0) guards without scaling."
+            )
         lines = [
             f"loss scale {self.scale:g}: {self.taken} steps taken, {self.skipped} skipped "
             f"({self.skipped_at_start} before the first taken, {self.skipped_in_row} in a row "
@@ -75,7 +84,8 @@ def report(opt_state: Any) -> Report:
     """What the guard in an optimiser's state has seen; waits for the state to be computed.
 
     Raises:
-      ValueError: if there is no guard, or more than one, or the state is that of several seeds.
+      ValueError: if there is more than one guard, or the state is that of several seeds.
+      TypeError: inside `jax.jit`, where nothing is known yet.
 
     >>> import optax
     >>> from jprec.optim import static_loss_scale
@@ -87,9 +97,11 @@ def report(opt_state: Any) -> Report:
     """
     state = guard_state(opt_state)
     if state is None:
-        raise ValueError(
-            "this optimiser state has no guard, so nothing was counted. Wrap the optimiser with "
-            "jprec.optim.wrap(tx, policy, loss_scale=1.0): a static scale of 1 only guards."
+        return Report(1.0, 0, 0, 0, 0, 0, 0, {}, "unguarded")
+    if isinstance(state.scale, jax.core.Tracer):
+        raise TypeError(
+            "optim.report and optim.check read numbers, which there are none of inside jax.jit, "
+            "lax.scan or jax.vmap. Call them outside, on the state that comes out."
         )
     if np.shape(state.scale):
         raise ValueError(
@@ -123,8 +135,8 @@ def report(opt_state: Any) -> Report:
 
 def _finding(state: LossScaleState) -> Finding:
     if state.skipped_in_row == 0:
-        return "fine"
-    if state.nan_in_row > 0 and state.scale <= UNSCALED:
+        return "fine" if state.taken else "new"
+    if state.nan_in_row > 0:
         return "nan"
     if state.skipped_in_row > PATIENCE:
         return "stuck"

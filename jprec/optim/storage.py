@@ -52,8 +52,9 @@ def _check_acts(params: Any, name: str) -> None:
         dtypes = sorted({str(getattr(leaf, "dtype", type(leaf).__name__)) for leaf in leaves})
         raise ValueError(
             f"{name} has nothing to do: the parameters are {', '.join(dtypes)}, and it acts on "
-            "bfloat16 and float16 ones. Store the parameters in 16 bits (jprec.train.cast), or "
-            "use the inner optimiser alone."
+            "bfloat16 and float16 ones. Store the parameters in 16 bits (jprec.train.cast, or "
+            "jprec.nn.apply before the optimiser is created), or use the inner optimiser alone. "
+            "An optimiser that is wrapped twice sees float32 inside, too: wrap it once."
         )
 
 

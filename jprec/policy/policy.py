@@ -241,6 +241,11 @@ def parse(text: str) -> Policy:
     >>> parse("p=f32,c=bf16,o=f32") == parse("params=float32, compute=bfloat16")
     True
     """
+    return read(text, base=Policy())
+
+
+def read(text: str, *, base: Policy) -> Policy:
+    """As `parse`; roles not named are as in `base`."""
     head, *tails = text.split(_BETWEEN_RULES)
     rules = []
     for tail in tails:
@@ -250,12 +255,15 @@ def parse(text: str) -> Policy:
                 f"policy {text!r}: the rule {tail.strip()!r} has no {_ARROW!r}. "
                 f'Write for example "norm{_ARROW}compute=float32".'
             )
-        changes = _roles(roles, whole=text)
-        for role in changes:
+        ruled = _roles(roles, whole=text)
+        for role in ruled:
             if role not in RULE_ROLES:
                 raise ValueError(
                     f"policy {text!r}: a rule cannot set {role}, which holds for the whole "
                     f"program. Rules set {', '.join(RULE_ROLES)}."
                 )
-        rules.append(Rule(pattern.strip(), **changes))
-    return Policy(rules=tuple(rules), **_roles(head, whole=text))  # type: ignore[arg-type]
+        rules.append(Rule(pattern.strip(), **ruled))
+    changes: dict[str, Any] = {"rules": tuple(rules), "name": None}
+    if head.strip() or not tails:
+        changes |= _roles(head, whole=text)
+    return dataclasses.replace(base, **changes)

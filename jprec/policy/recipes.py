@@ -1,9 +1,10 @@
 """Policies that people use, by name."""
 
 import dataclasses
+import re
 from typing import Any
 
-from jprec.policy.policy import Policy, parse
+from jprec.policy.policy import Policy, parse, read
 from jprec.policy.spelling import close_to
 
 #: Name -> the policy as a string. In mixed_* the stored float32 parameters are the master
@@ -36,8 +37,12 @@ def get(policy: Any) -> Policy:
     | pure_bf16 | bfloat16 weights too: small updates are lost | Zamirai et al., Revisiting BFloat16 Training, 2020, arXiv:2010.06192 |
     | pure_fp16 | float16 weights too, loss scale | Micikevicius et al., 2018, section 3.1 (what master weights cure) |
 
+    A recipe may be followed by roles that are different, and by rules.
+
     >>> get("mixed_bf16").compute
     'bfloat16'
+    >>> print(get("mixed_fp16,moments=bfloat16;^head/->compute=float32"))
+    params=float32,compute=float16,output=float32,moments=bfloat16;^head/->compute=float32
     """  # noqa: E501
     if isinstance(policy, Policy):
         return policy
@@ -52,8 +57,10 @@ def get(policy: Any) -> Policy:
             '"params=float32,compute=bfloat16,output=float32".'
         )
     if policy in RECIPES:
-        parsed = parse(RECIPES[policy])
-        return dataclasses.replace(parsed, name=policy)
+        return dataclasses.replace(parse(RECIPES[policy]), name=policy)
+    name, separator, rest = re.match(r"\s*(\w*)\s*([,;]?)(.*)", policy, re.S).groups()  # type: ignore[union-attr]  # matches anything
+    if name in RECIPES and separator:
+        return read(rest if separator == "," else f";{rest}", base=parse(RECIPES[name]))
     if "=" in policy:
         return parse(policy)
     raise ValueError(f"no policy {policy!r}. {close_to(policy, RECIPES)} Or write its roles out.")

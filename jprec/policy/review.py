@@ -64,8 +64,8 @@ def review(policy: Policy, paths: Iterable[str]) -> tuple[Remark, ...]:
             remarks.append(Remark("hidden", rule, winner, tuple(its)))
             continue
         for winner, its in taken.items():
-            if any(
-                winner.changes.get(role, value) != value for role, value in rule.changes.items()
-            ):
+            # Where the winner says nothing of a role, the policy's own holds.
+            held = {role: winner.changes.get(role, getattr(policy, role)) for role in rule.changes}
+            if held != rule.changes:
                 remarks.append(Remark("contradiction", rule, winner, tuple(its)))
     return tuple(remarks)

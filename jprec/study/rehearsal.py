@@ -29,7 +29,7 @@ def rehearse(setting: Setting) -> None:
             assert isinstance(arm, Arm)
             part = f"loss(params, batch) in the arm {arm.name}"
             policy = full_precision_unless_named(arm)
-            jax.eval_shape(train.value_and_grad(workload.loss, policy), params, batch)
+            jax.eval_shape(train.value_and_grad(workload.loss, policy, scale=1.0), params, batch)
     except Exception as error:
         raise ValueError(
             f"setting {setting.name!r}: {part} does not work: {type(error).__name__}: {error}"

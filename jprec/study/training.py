@@ -130,7 +130,7 @@ def _stretch(setting: Setting, arm: Arm, workload: Workload) -> Callable[..., tu
     steps = setting.steps // setting.points
 
     def advance(state: State, seed: jax.Array, step: jax.Array) -> tuple[State, Trace]:
-        scale = optim.loss_scale(state.opt_state)
+        scale = optim.loss_scale(state.opt_state) if guarded else 1.0
         value_and_grad = train.value_and_grad(workload.loss, policy, scale=scale, exact=True)
         loss, gradients = value_and_grad(state.params, _batch(workload, seed, step))
         finite = jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(gradients)]).all()

@@ -28,7 +28,9 @@ def capture(arm: Arm, workload: Workload) -> Callable[[Tree, Tree], dict[str, Tr
     activation gradients what enters those of the backward pass, all without a loss scale.
     """
     policy = full_precision_unless_named(arm)
-    step = program.watch_products(train.value_and_grad(workload.loss, policy, exact=True))
+    step = program.watch_products(
+        train.value_and_grad(workload.loss, policy, scale=1.0, exact=True)
+    )
 
     def tensors(params: Tree, batch: Tree) -> dict[str, Tree]:
         (_, gradients), operands = step(params, batch)

@@ -17,7 +17,7 @@ def value_and_grad(
     loss_fn: Callable,
     policy: Any,
     *,
-    scale: Any = 1.0,
+    scale: Any = None,
     has_aux: bool = False,
     exact: bool = False,
 ) -> Callable:
@@ -44,7 +44,8 @@ def value_and_grad(
         model that `jprec.nn.apply` gave one: with Flax Linen, whose layers then cast the
         parameters that they get, the model is what is given here.
       scale: Power of two; may be traced: `jprec.optim.loss_scale(opt_state)`. Only with a power
-        of two is unscaling exact, and a traced number cannot be checked.
+        of two is unscaling exact, and a traced number cannot be checked. It may be left out where
+        the policy needs none; 1.0 goes without one in float16.
       has_aux: Whether `loss_fn` returns (loss, aux); aux is handed through.
       exact: Make every rounding to bfloat16 or float16 in the program an operation of its own,
         which no compiler skips or adds (`jprec.program.round_explicitly`). Slow; for studies.
@@ -62,9 +63,10 @@ def value_and_grad(
     backward ones with the gradient rounded as its `backward_product` says.
 
     Raises:
-      ValueError: for a scale that is no power of two or no scalar; for a rule that finds nothing
-        among parameters and inputs; for a policy other than the one that `jprec.nn.apply` gave
-        to the model.
+      ValueError: for a scale that is no power of two or no scalar, or that is missing; for a rule
+        about compute that finds nothing among parameters and inputs; for a policy other than the
+        one that `jprec.nn.apply` gave to the model, and for an NNX model that has none, if the
+        policy computes in 16 bits.
       TypeError: for a loss that is no float32 scalar (the policy's `loss` may allow 16 bits).
 
     >>> step = value_and_grad(lambda w, x: ((w * x).astype(jnp.float32) ** 2).sum(), "mixed_bf16")
@@ -72,10 +74,10 @@ def value_and_grad(
     >>> loss.item(), gradient.tolist(), gradient.dtype.name
     (18.0, [18.0, 18.0], 'float32')
     """
-    _check_scale(scale)
     own = nn.policy_of(policy)
     layers_cast = own is not None and not nn.is_module(policy)
     given = policies.get(policy) if own is None else own
+    _check_scale(scale, given)
     return _Step(loss_fn, given, scale, has_aux, exact, layers_cast)
 
 
@@ -121,6 +123,13 @@ class _Step:
         if self.layers_cast:
             return
         own = nn.policy_of(params)
+        low = any(self.policy.uses(d, roles=("compute",)) for d in ("bfloat16", "float16"))
+        if own is None and nn.is_module(params) and low:
+            raise ValueError(
+                f"{type(params).__name__} has no policy, so that its norms, say, would raise what "
+                "follows them to float32. Give it the policy first: "
+                "model = jprec.nn.apply(model, policy)."
+            )
         if own is None:
             trees = nn.split(params)[:2] if nn.is_module(params) else (params,)
             check_rules(self.policy, "compute", [*(("", tree) for tree in trees), *named])
@@ -282,8 +291,20 @@ def _added_up(gradient: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     return jax.lax.psum(gradient, axes) if axes else gradient
 
 
-def _check_scale(scale: Any) -> None:
-    """An error if `scale` is no scalar, or known and not a power of two."""
+def _check_scale(scale: Any, policy: policies.Policy) -> None:
+    """An error if `scale` is needed and missing, no scalar, or known and not a power of two."""
+    wrapped = "Wrap the optimiser with this policy, jprec.optim.wrap(tx, policy)"
+    if isinstance(scale, str):
+        raise ValueError(f"scale={scale!r}: give scale=jprec.optim.loss_scale(opt_state).")
+    if policy.needs_loss_scale and (scale is None or isinstance(scale, optim.Unguarded)):
+        what = "no scale was given" if scale is None else "the optimiser's state has no loss scale"
+        raise ValueError(
+            f"policy {policy.name or policy} takes gradients through a narrow range, and {what}: "
+            f"they would vanish unseen. {wrapped}, and give "
+            "scale=jprec.optim.loss_scale(opt_state); or scale=1.0 to go without."
+        )
+    if scale is None:
+        return
     if np.shape(scale):
         raise ValueError(
             f"scale has shape {np.shape(scale)}; one loss has one scale, a scalar. Under vmap, "
@@ -295,6 +316,6 @@ def _check_scale(scale: Any) -> None:
 
 def _as_array(scale: Any) -> jax.Array | None:
     """`scale` as a strong float32 scalar; None if it is a plain 1, which needs no arithmetic."""
-    if isinstance(scale, int | float) and scale == 1:
+    if scale is None or (isinstance(scale, int | float) and scale == 1):
         return None
     return jnp.asarray(scale, jnp.float32)

@@ -289,7 +289,7 @@ def test_the_first_steps_report_a_finite_loss_and_trace_once():
     assert traces["flax"] == 2
 
     with pytest.raises(TypeError, match="the loss is float32"):
-        train.value_and_grad(lambda w: w**2, "mixed_fp16")(jnp.float32(1.0))
+        train.value_and_grad(lambda w: w**2, "mixed_fp16", scale=1.0)(jnp.float32(1.0))
     tx = optim.wrap(optax.sgd(0.0), "mixed_fp16")
 
     @jax.jit
@@ -356,7 +356,9 @@ def test_devices_that_average_their_gradients_agree_on_the_scale():
     tx, _ = ours(initial=8.0)
 
     def step(x):
-        loss = train.value_and_grad(lambda w, x: (w * x).astype(jnp.float32), "mixed_fp16")
+        loss = train.value_and_grad(
+            lambda w, x: (w * x).astype(jnp.float32), "mixed_fp16", scale=1.0
+        )
         gradient = jax.lax.pmean(loss(jnp.float32(1.0), x)[1], "device")
         return gradient, tx.update(gradient, tx.init(x))[1].scale
 
@@ -587,7 +589,7 @@ def test_the_loss_is_float32_or_an_error():
         return optax.softmax_cross_entropy_with_integer_labels(w * logits, labels).mean()
 
     with pytest.raises(TypeError, match=r"loss_fn returned float16.*logits\.astype"):
-        train.value_and_grad(loss, "mixed_fp16")(jnp.float32(1.0))
+        train.value_and_grad(loss, "mixed_fp16", scale=1.0)(jnp.float32(1.0))
 
 
 def test_batch_statistics_keep_their_dtype():

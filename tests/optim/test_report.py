@@ -46,10 +46,21 @@ def test_skips_at_the_start_are_counted_apart():
     assert (got.finding, got.skipped, got.skipped_at_start) == ("overflow", 2, 1)
 
 
-def test_a_nan_that_no_scale_cures_is_told_from_an_overflow():
-    got = optim.report(after(1.0, jnp.nan, scale=1.0))
-    assert (got.finding, got.scale, got.nan_in_row) == ("nan", 1.0, 1)
+@pytest.mark.parametrize(("scale", "then"), [(1.0, 1.0), (2.0**16, 2.0**15)])
+def test_a_nan_without_infinity_is_told_from_an_overflow(scale, then):
+    got = optim.report(after(1.0, jnp.nan, scale=scale))
+    assert (got.finding, got.scale, got.nan_in_row) == ("nan", then, 1)
     assert "forward pass" in str(got)
+
+
+def test_before_the_first_step_there_is_nothing_to_say():
+    assert optim.report(TX.init(PARAMS)).finding == "new"
+    assert "No step yet" in str(optim.report(TX.init(PARAMS)))
+
+
+def test_inside_jit_there_are_no_numbers_to_report():
+    with pytest.raises(TypeError, match="Call them outside"):
+        jax.jit(lambda state: optim.check(state).scale)(TX.init(PARAMS))
 
 
 def test_check_passes_a_search_and_stops_a_run_that_skips_all_its_steps():
@@ -70,9 +81,15 @@ def test_flax_optimisers_hold_a_state_that_can_be_reported():
     assert optim.report(optimizer.opt_state).nonfinite == {"bias": (0, 1), "kernel": (0, 2)}
 
 
-def test_no_guard_and_several_seeds_are_errors_with_the_way_out():
-    with pytest.raises(ValueError, match=r"no guard.*loss_scale=1\.0"):
-        optim.report(optax.adam(1.0).init(PARAMS))
+def test_without_a_guard_the_report_says_that_nothing_was_counted():
+    """A script whose policy needs no scale must not fail for its last line."""
+    for read in (optim.report, optim.check):
+        got = read(optim.wrap(optax.adam(1.0), "mixed_bf16").init(PARAMS))
+        assert (got.finding, got.scale, got.taken) == ("unguarded", 1.0, 0)
+        assert "loss_scale=1.0" in str(got)
+
+
+def test_several_seeds_are_an_error_with_the_way_out():
     seeds = jax.vmap(lambda _: TX.init(PARAMS))(jnp.arange(3))
     with pytest.raises(ValueError, match="one for each seed"):
         optim.report(seeds)

@@ -248,9 +248,20 @@ def test_a_transformation_behind_the_wrapper_is_an_error_with_the_way_out(behind
         apply(params, updates)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+def test_clipping_behind_the_wrapper_is_an_error_with_the_way_out(wide):
+    clipped = optax.chain(optim.wrap(optax.sgd(1.0), "pure_bf16"), optim.clip_by_global_norm(1e-4))
+    params = {"w": jnp.ones(2, jnp.bfloat16)} | ({"b": jnp.ones(2)} if wide else {})
+    grads = jax.tree.map(lambda p: jnp.ones(p.shape), params)
+    with pytest.raises(ValueError, match=r"clip_by_global_norm stands behind.*optax\.chain"):
+        clipped.update(grads, clipped.init(params), params)
+
+
 @pytest.mark.parametrize("name", STORES)
 def test_a_wrapper_with_nothing_to_do_is_an_error(name):
-    with pytest.raises(ValueError, match="has nothing to do: the parameters are float32"):
+    with pytest.raises(
+        ValueError, match=r"has nothing to do: the parameters are float32.*wrapped twice"
+    ):
         STORES[name](optax.sgd(1.0)).init({"w": jnp.ones(1)})
     STORES[name](optax.sgd(1.0)).init({})
 

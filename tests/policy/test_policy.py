@@ -179,6 +179,27 @@ def remarks(paths, *rules):
     return [(r.kind, r.rule, r.winner) for r in policy.review(Policy(rules=rules), paths)]
 
 
+@pytest.mark.parametrize(
+    ("text", "same_as"),
+    [
+        ("mixed_fp16;^head/->compute=float32", "c=f16;^head/->compute=float32"),
+        ("mixed_bf16, moments=bfloat16, o=bf16", "c=bf16,o=bf16,moments=bfloat16"),
+        ("pure_bf16,product=tf32;norm->params=f32", "p=bf16,c=bf16,m=tf32;norm->params=f32"),
+    ],
+)
+def test_a_recipe_may_be_followed_by_roles_and_rules(text, same_as):
+    assert policy.get(text) == policy.parse(same_as)
+    assert policy.get(text).name is None
+
+
+def test_a_rule_that_an_earlier_one_takes_a_role_from_is_remarked():
+    """The first rule holds as a whole: what it does not say is as the policy has it."""
+    it = Policy(rules=(Rule("^b", compute="bf16"), Rule("kernel", params="bf16")))
+    assert it.for_path("b/kernel").params == "float32"
+    (remark,) = policy.review(it, ["b/kernel", "c/kernel"])
+    assert remark.kind == "contradiction"
+
+
 def test_rules_that_find_nothing_never_hold_or_contradict_are_remarked():
     paths = ["block/", "block/norm/", "block/norm/scale", "head/", "head/kernel"]
     norm, block = Rule("norm", compute="f32"), Rule("block", compute="bf16")

@@ -159,7 +159,7 @@ def test_a_skipped_step_keeps_the_batch_statistics_and_random_streams_go_on():
     for name in ("mean", "var"):
         np.testing.assert_array_equal(after["norm"][name][...], before["norm"][name][...])
     # Without a guard nobody skips, and statistics go on as in plain Flax.
-    train.value_and_grad(loss, "mixed_fp16")(model, x, y)
+    train.value_and_grad(loss, "mixed_fp16", scale=1.0)(model, x, y)
     assert np.any(np.asarray(model.norm.mean[...]) != np.asarray(before["norm"]["mean"][...]))
 
 
@@ -174,12 +174,18 @@ def test_inputs_of_a_model_with_a_policy_are_cast_by_its_layers_and_targets_not_
     assert set(seen) == {("float32", "float32")}
 
 
+def test_an_nnx_model_that_was_given_no_policy_is_an_error():
+    model = nnx.eval_shape(lambda: Net(nnx.Rngs(0)))
+    with pytest.raises(ValueError, match=r"Net has no policy.*jprec\.nn\.apply\(model, policy\)"):
+        train.value_and_grad(loss, "mixed_bf16")(model, *data())
+
+
 def test_another_policy_than_the_models_is_an_error():
     model = applied("mixed_fp16")
     with pytest.raises(ValueError, match=r"the model has the policy.*One step has one policy"):
         train.value_and_grad(loss, "mixed_bf16")(model, *data())
     more = dataclasses.replace(jprec.policy.get("mixed_fp16"), product="fp32", moments="bfloat16")
-    nnx.eval_shape(train.value_and_grad(loss, more), model, *data())
+    nnx.eval_shape(train.value_and_grad(loss, more, scale=1.0), model, *data())
 
 
 @pytest.mark.parametrize("store", ["nearest", "master", "stochastic", "kahan"])

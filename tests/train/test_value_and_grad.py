@@ -61,7 +61,7 @@ def seen_by(loss_policy, params, *args, **kwargs):
         seen.append((dtypes(params), dtypes(args), dtypes(kwargs)))
         return jnp.float32(0.0)
 
-    jprec.value_and_grad(loss, loss_policy)(params, *args, **kwargs)
+    jprec.value_and_grad(loss, loss_policy, scale=1.0)(params, *args, **kwargs)
     return seen[0]
 
 
@@ -131,7 +131,7 @@ def test_gradients_are_raised_before_they_are_unscaled():
 def test_gradients_have_the_structure_of_the_original_parameters_and_are_float32():
     for name in policy.names():
         params = train.cast(mlp(), name)
-        loss, grads = jax.eval_shape(train.value_and_grad(mlp_loss, name), params, *batch())
+        loss, grads = jax.eval_shape(train.value_and_grad(mlp_loss, name, scale=1.0), params, *batch())
         assert jax.tree.structure(grads) == jax.tree.structure(params)
         assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
         assert loss.dtype == jnp.float32
@@ -244,6 +244,23 @@ def test_a_known_scale_that_is_no_power_of_two_is_an_error(scale):
         train.value_and_grad(square, "fp32", scale=scale)
 
 
+@pytest.mark.parametrize(
+    "scale", [None, optim.loss_scale(optax.sgd(1.0).init(jnp.ones(2)))], ids=["none", "unguarded"]
+)
+def test_float16_without_a_loss_scale_is_an_error_unless_one_asks_for_it(scale):
+    """Gradients would vanish unseen, and the optimiser's report would speak of a scale."""
+    for name in ("mixed_fp16", "product=fp8_e4m3"):
+        with pytest.raises(ValueError, match=r"vanish unseen.*optim\.wrap.*or scale=1\.0"):
+            train.value_and_grad(square, name, scale=scale)
+        train.value_and_grad(square, name, scale=1.0)
+    train.value_and_grad(square, "mixed_bf16", scale=scale)
+
+
+def test_a_word_for_a_scale_is_an_error():
+    with pytest.raises(ValueError, match=r"scale='dynamic': give scale=jprec\.optim\.loss_scale"):
+        train.value_and_grad(square, "mixed_fp16", scale="dynamic")
+
+
 def test_a_batch_of_scales_is_an_error_that_says_where_vmap_belongs():
     """flax#4114: the scale becomes an array, and later an opaque TypeError."""
     with pytest.raises(ValueError, match=r"one loss has one scale.*map the whole step"):
@@ -305,7 +322,7 @@ def test_gradients_enter_backward_products_in_e5m2_where_products_are_in_e4m3():
 
     w, x = jnp.full((2, 2), 0.3), jnp.eye(2)
     for text, want in [("", small), (",grad_product=fp8_e4m3", 0.0)]:
-        _, grads = train.value_and_grad(loss, f"product=fp8_e4m3{text}")(w, x)
+        _, grads = train.value_and_grad(loss, f"product=fp8_e4m3{text}", scale=1.0)(w, x)
         np.testing.assert_array_equal(grads, np.full((2, 2), want, np.float32))
 
 
@@ -357,7 +374,7 @@ def test_a_rule_that_finds_nothing_among_parameters_and_inputs_is_an_error():
     def tried(*rules, **inputs):
         by_path = Policy(compute="bf16", rules=rules)
         loss = lambda params, targets: jnp.float32(0.0)
-        train.value_and_grad(loss, by_path)(params, targets=jnp.ones(1))
+        train.value_and_grad(loss, by_path, scale=1.0)(params, targets=jnp.ones(1))
 
     tried(Rule("norm", compute="f32"), Rule("^targets", compute="f32"))
     tried(Rule("head", output="f32"))  # no business of this function's
@@ -424,12 +441,14 @@ assert (int(state.skipped), float(state.scale)) == (1, 2.0**15), state
 
 # Without pmean the gradient is that of the sum of the losses, as JAX has it, in FP32.
 for policy in ("mixed_fp16", "params=float32,compute=float16,product=fp32"):
-    f = lambda w, x: jprec.value_and_grad(own, policy)(w, x)[1]
+    f = lambda w, x: jprec.value_and_grad(own, policy, scale=1.0)(w, x)[1]
     summed = jax.shard_map(f, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())
     assert jax.jit(summed)(params, jnp.full((2, 3), 40000.0))["w"].tolist() == [80000.0] * 3
 
 # Without JAX's account of what varies, gradients are the device's own, in FP32.
-f = lambda w, x: jax.lax.pmean(jprec.value_and_grad(own, "mixed_fp16")(w, x)[1], "data")
+f = lambda w, x: jax.lax.pmean(
+    jprec.value_and_grad(own, "mixed_fp16", scale=1.0)(w, x)[1], "data"
+)
 alone = jax.shard_map(
     f, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=False
 )
