@@ -79,11 +79,15 @@ def test_the_python_on_the_page_does_what_it_shows():
 
 
 def test_the_step_of_the_guide_trains(capsys):
-    (block,) = re.findall(r"```python\n(.*?)```", PAGES["mixed_precision.md"], re.S)
+    step, checkpoint = re.findall(r"```python\n(.*?)```", PAGES["mixed_precision.md"], re.S)
     names = {"__name__": "guide"}
-    exec(compile(block, "mixed_precision.md", "exec"), names)
+    exec(compile(step, "mixed_precision.md", "exec"), names)
     assert "5 steps taken, 0 skipped" in capsys.readouterr().out
     assert float(names["loss"]) < 1.099  # log 3
+    before = names["opt_state"]
+    exec(compile(checkpoint, "mixed_precision.md", "exec"), names)
+    assert names["opt_state"] is not before
+    assert float(names["opt_state"].scale) == float(before.scale)
 
 
 def test_what_the_guide_names_exists():

@@ -70,6 +70,8 @@ def apply(
     ('bfloat16', 'float32')
     """
     check_is_module(model, "nn.apply")
+    if hasattr(inputs, "shape"):
+        inputs = (inputs,)
     give = apply_linen if is_linen(model) else apply_nnx
     if kwargs is not None and inputs is None:
         raise ValueError("kwargs without inputs: give inputs=() for a model that takes none.")

@@ -82,8 +82,8 @@ def describe(
     Args:
       model: A Flax NNX or Linen module.
       policy: Describe what `apply(model, policy)` would give; None for the model as it is.
-      inputs: Arguments of the model's `__call__`, as arrays or `jax.ShapeDtypeStruct`s. Without
-        them each NNX layer is traced by itself, with float32 inputs; a Linen model has no layers
+      inputs: Arguments of the model's `__call__`, as arrays or `jax.ShapeDtypeStruct`s; an array
+        alone stands for one argument. Without them each NNX layer is traced by itself, with float32 inputs; a Linen model has no layers
         before it runs, and needs them.
       kwargs: Its keyword arguments.
 
@@ -97,11 +97,15 @@ def describe(
     (the model)  Linear  float32  bfloat16  float32  native
     """
     check_is_module(model, "nn.describe")
+    if hasattr(inputs, "shape"):
+        inputs = (inputs,)
     if is_linen(model) and inputs is None:
+        given = "model, policy" if policy_of(model) is None else "model"
         raise ValueError(
             f"{type(model).__name__} is a Flax Linen module, which has no layers before it runs. "
             "Give the arguments that it is called with: "
-            "describe(model, policy, inputs=(jax.ShapeDtypeStruct((1, 28, 28, 1), 'float32'),))."
+            f"describe({given}, inputs=(jax.ShapeDtypeStruct((1, 28, 28, 1), 'float32'),)), and "
+            "its keyword arguments as kwargs={'train': True}."
         )
     if policy is not None:
         model = apply(model, policy)

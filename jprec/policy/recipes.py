@@ -52,7 +52,7 @@ def get(policy: Any) -> Policy:
         if all(hasattr(policy, field) for field in fields):
             return Policy(*(getattr(policy, field) for field in fields))
         raise TypeError(
-            f"policy={policy!r} is a {type(policy).__name__}. Give a Policy, the name of a recipe "
+            f"a policy is no {type(policy).__name__}. Give a Policy, the name of a recipe "
             f"({', '.join(RECIPES)}) or a string such as "
             '"params=float32,compute=bfloat16,output=float32".'
         )
