@@ -83,8 +83,8 @@ def describe(
       model: A Flax NNX or Linen module.
       policy: Describe what `apply(model, policy)` would give; None for the model as it is.
       inputs: Arguments of the model's `__call__`, as arrays or `jax.ShapeDtypeStruct`s; an array
-        alone stands for one argument. Without them each NNX layer is traced by itself, with float32 inputs; a Linen model has no layers
-        before it runs, and needs them.
+        alone stands for one argument. Without them each NNX layer is traced by itself, with
+        float32 inputs; a Linen model has no layers before it runs, and needs them.
       kwargs: Its keyword arguments.
 
     Raises:

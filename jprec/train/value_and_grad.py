@@ -24,11 +24,10 @@ def value_and_grad(
     """A function that returns the loss and its gradient, both float32 and unscaled.
 
     The returned function has the arguments of `loss_fn`. It casts the floating-point leaves of
-    the first argument and of all others to the policy's compute dtype (inputs of a model with a
-    policy stay as they are: its layers cast what they get, and targets keep their digits),
-    differentiates with
+    the first argument and of all others to the policy's compute dtype, differentiates with
     respect to the *cast* parameters, raises the gradients to float32 and then divides by the
-    scale, which is exact. Raising the gradient, instead of differentiating the cast, rounds it
+    scale, which is exact. Inputs of a model with a policy stay as they are: its layers cast what
+    they get, and targets keep their digits. Raising the gradient, instead of differentiating the cast, rounds it
     to the compute dtype once, by the operation that made it. The scale enters as the cotangent
     of the loss: the loss itself is never scaled, and cannot overflow by it.
 

@@ -131,7 +131,9 @@ def test_gradients_are_raised_before_they_are_unscaled():
 def test_gradients_have_the_structure_of_the_original_parameters_and_are_float32():
     for name in policy.names():
         params = train.cast(mlp(), name)
-        loss, grads = jax.eval_shape(train.value_and_grad(mlp_loss, name, scale=1.0), params, *batch())
+        loss, grads = jax.eval_shape(
+            train.value_and_grad(mlp_loss, name, scale=1.0), params, *batch()
+        )
         assert jax.tree.structure(grads) == jax.tree.structure(params)
         assert {leaf.dtype for leaf in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
         assert loss.dtype == jnp.float32
