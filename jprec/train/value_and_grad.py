@@ -27,9 +27,9 @@ def value_and_grad(
     the first argument and of all others to the policy's compute dtype, differentiates with
     respect to the *cast* parameters, raises the gradients to float32 and then divides by the
     scale, which is exact. Inputs of a model with a policy stay as they are: its layers cast what
-    they get, and targets keep their digits. Raising the gradient, instead of differentiating the cast, rounds it
-    to the compute dtype once, by the operation that made it. The scale enters as the cotangent
-    of the loss: the loss itself is never scaled, and cannot overflow by it.
+    they get, and targets keep their digits. Raising the gradient, instead of differentiating the
+    cast, rounds it to the compute dtype once, by the operation that made it. The scale enters as
+    the cotangent of the loss: the loss itself is never scaled, and cannot overflow by it.
 
     Args:
       loss_fn: (params, *args, **kwargs) -> loss, or (loss, aux) with `has_aux`. The loss is a
