@@ -37,6 +37,7 @@ def _beside(name: str) -> Any:
 
 tf32_operations = _beside("tf32_operations")
 optimisers = _beside("optimisers")
+claims = _beside("claims")
 
 #: The formats that the page on IEEE 754 compares.
 COMPARED = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3fn", "e2m1fn")
@@ -370,6 +371,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "overflow": overflow,
     "blocks": blocks,
     "hardware": console("jprec hardware"),
+    "experiments": lambda: table(["experiment", "first picture", "verdicts"], claims.index()),
+    "claims": lambda: table(claims.HEAD, claims.rows()),
     "optimisers": lambda: table(optimisers.HEAD, optimisers.rows()),
     "optimisers, counts": lambda: table(optimisers.COUNT_HEAD, optimisers.counts()),
     "tf32 operations": tf32_table(listed=True),

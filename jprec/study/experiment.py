@@ -91,7 +91,8 @@ class Experiment:
             except KeyboardInterrupt:
                 print("interrupted; what is finished is kept, and the next run goes on there")
                 return 130
-            records.write_json(file, record)
+        record["findings"] = [dataclasses.asdict(f) for f in self.findings(record["parts"])]
+        records.write_json(file, record)
         self.write(record, options.out, page=not record["small"])
         for table in self.tables(record["parts"]).values():
             print(table, end="\n\n")
@@ -144,7 +145,6 @@ class Experiment:
             # As read back from JSON, so that tables and figures see what a rebuild will see.
             "parts": {name: records.read_json(partial)["parts"][name] for name in todo},
         }
-        record["findings"] = [dataclasses.asdict(f) for f in self.findings(record["parts"])]
         partial.unlink()
         return record
 
