@@ -47,9 +47,11 @@ def watch(
     skipped step show why it was skipped.
 
     The first call is measured, and then each `every`-th, under `lax.cond`; under `vmap` that
-    becomes a select, and each step costs what a measured one does. `update` of `tx` is traced
-    twice, as both branches hold it: an update that leaves no branch but as a result costs less
-    than one that enters a branch. `benchmarks/watching.py` has the cost.
+    becomes a select, and each step costs what a measured one does. Both branches hold the update
+    of `tx`, which is therefore traced twice: updates that leave a branch cost less than updates
+    that enter one. `benchmarks/watching.py` has the cost. A compiler that fused an update with the
+    parameter's addition, into one rounding, no longer does; so a training run that is compiled with
+    a watcher may differ in last bits from one without, though what `update` returns does not.
 
     Args:
       tx: The optimiser; its `update` must be given the parameters.
