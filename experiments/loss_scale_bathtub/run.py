@@ -265,7 +265,7 @@ def gradients(of: Size) -> dict[str, Any]:
     state = run.start(of.numbers)
     steps, tops, histograms = [], [], {}
     for step in range(0, of.setting.steps + 1, run.steps_a_stretch):
-        found = look(of, FP32)(state.params, run.batch(of.numbers, step), 1.0)
+        found = look(of, FP32)(state.params, run.batch(of.numbers, step), jnp.float32(1.0))
         steps.append(step)
         tops.append(largest(found))
         if step in (0, of.setting.steps):
@@ -332,7 +332,7 @@ def name(policy: str, exponent: int) -> str:
 # --- what is predicted
 
 
-def flushed_share(of: Mapping[str, int], exponent: int) -> float:
+def flushed_share(of: Mapping[str, float], exponent: int) -> float:
     """The share of the nonzero numbers that FP16 flushes at a scale of 2^exponent.
 
     Rounding to nearest even flushes what is not above 2^-25. Powers of two are counted with the
@@ -344,6 +344,17 @@ def flushed_share(of: Mapping[str, int], exponent: int) -> float:
     fp16 = formats.get("fp16")
     limit = int(math.log2(fp16.min_subnormal)) - 1 - exponent
     return sum(n for e, n in of.items() if int(e) < limit) / sum(of.values())
+
+
+def flushed_squares(of: Mapping[str, int], exponent: int) -> float:
+    """The share of the sum of squares that `flushed_share` takes away.
+
+    Within each octave squares are taken to be spread alike, so that only octaves weigh.
+
+    >>> flushed_squares({"-30": 1, "-29": 1}, 4)
+    0.2
+    """
+    return flushed_share({e: n * 4.0 ** int(e) for e, n in of.items()}, exponent)
 
 
 def scale_for(of: Mapping[str, int], share: float) -> int:
@@ -386,16 +397,21 @@ class Predicted:
 
 def predicted(parts: Mapping[str, Any]) -> Predicted:
     """The prediction from the record of the part "gradients"."""
-    found = parts["gradients"]
-    last = str(found["steps"][-1])
-    of_activations = found["histograms"][last]["activations"]
+    of_activations = _at_the_end(parts)
+    largest = parts["gradients"]["largest_of_all"]
     return Predicted(
         # The scale above is the first at which less than half is flushed.
         lost=max(e for e in range(-126, 127) if flushed_share(of_activations, e) >= HALF),
         kept=scale_for(of_activations, FEW),
-        clean=scale_below_overflow(max(map(max, found["largest_of_all"]))),
-        stuck=scale_below_overflow(min(found["largest_of_all"][0])) + 1,
+        clean=scale_below_overflow(max(map(max, largest))),
+        stuck=scale_below_overflow(min(largest[0])) + 1,
     )
+
+
+def _at_the_end(parts: Mapping[str, Any]) -> Mapping[str, int]:
+    """The histogram of the activation gradients after FP32's training."""
+    found = parts["gradients"]
+    return found["histograms"][str(found["steps"][-1])]["activations"]
 
 
 # --- what the record says
@@ -532,6 +548,7 @@ def tables(parts: Mapping[str, Any]) -> dict[str, str]:
     """The generated parts of README.md."""
     return {
         "walls": _walls_table(parts),
+        "left": _left_table(parts),
         "scales": _scales_table(parts),
         "gradients": _gradients_table(parts),
         "dynamic": _dynamic_table(parts),
@@ -544,21 +561,23 @@ def _power(exponent: int | None) -> str:
 
 
 def _percent(value: float) -> str:
-    return (
-        f"{value:.2%}"
-        if 0 < value < 0.01
-        else f"{value:.0%}"
-        if value in (0, 1)
-        else f"{value:.1%}"
-    )
+    if value in (0, 1):
+        return f"{value:.0%}"
+    return "<0.01%" if value < 1e-4 else f"{value:.2%}" if value < 0.01 else f"{value:.1%}"
+
+
+def _signed(value: float) -> str:
+    """A number of δ: two decimals, none where it is large; zero has no sign."""
+    text = f"{value:+.0f}" if abs(value) >= 100 else f"{value:+.2f}"
+    return text[1:] if float(text) == 0 else text
 
 
 def _in_margins(found: stats.Verdict) -> str:
     """Mean and 90 % interval of the difference, in units of δ."""
     if not math.isfinite(found.mean):
         return "not finite"
-    mean, low, high = (x / found.margin for x in (found.mean, found.low, found.high))
-    return f"{mean:+.2f} ({low:+.2f} … {high:+.2f})"
+    mean, low, high = (_signed(x / found.margin) for x in (found.mean, found.low, found.high))
+    return f"{mean} ({low} … {high})"
 
 
 def _walls_table(parts: Mapping[str, Any]) -> str:
@@ -584,6 +603,27 @@ def _walls_table(parts: Mapping[str, Any]) -> str:
     return report.markdown_table(head, rows)
 
 
+def _left_table(parts: Mapping[str, Any]) -> str:
+    wanted, found = predicted(parts), verdicts(parts, FP16)
+    of_activations = _at_the_end(parts)
+    rows = [
+        (
+            _power(e),
+            _percent(flushed_share(of_activations, e)),
+            _percent(flushed_squares(of_activations, e)),
+            _percent(share(parts[name(FP16, e)], "activations", "flushed", look=-1)),
+            _percent(share(parts[name(FP16, e)], "activations", "vanished", look=-1)),
+            _in_margins(v),
+            str(v),
+        )
+        for e, v in found.items()
+        if DENSE <= e <= wanted.kept
+    ]
+    head = ["scale:", "flushed of FP32's gradients, by number:", "by sum of squares:"]
+    head += ["flushed at FP16's weights, by number:", "vanished there:"]
+    return report.markdown_table([*head, "difference / δ (90 %):", "verdict"], rows)
+
+
 def _scales_table(parts: Mapping[str, Any]) -> str:
     rows = []
     for policy in (FP16, BF16, FP32):
@@ -605,21 +645,9 @@ def _scales_table(parts: Mapping[str, Any]) -> str:
                     _percent(share(part, "weights", "not_finite", look=0)),
                 )
             )
-    head = [
-        "arm",
-        "scale:",
-        "test loss:",
-        "difference / δ (90 %):",
-        "verdict",
-        "diverged:",
-        "skipped:",
-    ]
-    head += [
-        "activations' zeros, first step:",
-        "after the last:",
-        "weights' zeros, after the last:",
-    ]
-    head += ["weights' ∞ and NaN, first step:"]
+    head = ["arm", "scale:", "test loss:", "difference / δ (90 %):", "verdict", "diverged:"]
+    head += ["steps skipped:", "vanished, activations, first step:", "after the last:"]
+    head += ["weights, after the last:", "∞ and NaN, weights, first step:"]
     margin, n = parts["pilot"]["margin"], len(parts[name(FP32, 0)]["test_loss"])
     twins = ", ".join(f"`{p}` in {same_weights(parts, p):.0%}" for p in _smallest(parts))
     return (
@@ -716,9 +744,10 @@ def _axis(parts: Mapping[str, Any]) -> dict[str, Any]:
     """What the panels share: the axis of scales, the plateau, the predicted walls."""
     of = exponents(parts, FP16)
     got = measured(parts).plateau
-    window = [report.Mark(x=got)] if got else []
-    ends = [report.Mark(x=e) for e in (of[0], of[-1])]
-    ticks = {e: f"2^{e}" if e else "1" for e in range(of[0], of[-1] + 1, 4)}
+    window = [report.Mark(x=got, label="equivalent to FP32")] if got else []
+    # Windows of no width, so that all panels reach equally far.
+    ends = [report.Mark(x=(e, e)) for e in (of[0], of[-1] + 4)]
+    ticks = {e: f"2^{e}" if e else "1" for e in range(of[0], of[-1] + 5, 4)}
     return {"x": "loss scale", "marks": [*window, *ends], "ticks": ticks}
 
 
@@ -771,8 +800,18 @@ def _path_panel(parts: Mapping[str, Any]) -> report.Panel:
                 kind="plain",
             )
         )
+    steps, largest = (parts["gradients"][key] for key in ("steps", "largest_of_all"))
+    wall = report.Curve(
+        name="S max|g| = 65504 in FP32",
+        x=[math.log2(65504 / of_seeds[0]) for of_seeds in largest],
+        y=steps,
+        kind="plain",
+    )
     return report.Panel(
-        title="Path of the dynamic scale, first seed", y="step", curves=curves, **_axis(parts)
+        title="Path of the dynamic scale, first seed: the wall moves as gradients become smaller",
+        y="step",
+        curves=[*curves, wall],
+        **_axis(parts),
     )
 
 
@@ -787,24 +826,22 @@ def _share_panel(parts: Mapping[str, Any], look: int) -> report.Panel:
     every = list(range(at[0], at[-1] + 1))
     histogram = parts["gradients"]["histograms"][str(step)]["activations"]
     curves = {
-        "activation gradients that vanish": [
-            share(p, "activations", "vanished", look=look) for p in of
-        ],
-        "weight gradients that vanish": [share(p, "weights", "vanished", look=look) for p in of],
-        "weight gradients not finite": [share(p, "weights", "not_finite", look=look) for p in of],
-        "steps skipped in all": [skipped(p) for p in of],
+        "vanish: activations": [share(p, "activations", "vanished", look=look) for p in of],
+        "vanish: weights": [share(p, "weights", "vanished", look=look) for p in of],
+        "not finite: weights": [share(p, "weights", "not_finite", look=look) for p in of],
+        "steps skipped": [skipped(p) for p in of],
     }
-    predicted_curve = report.Curve(
-        name="predicted from FP32: activation gradients flushed",
-        x=every,
-        y=[flushed_share(histogram, e) for e in every],
-        kind="plain",
-    )
+    predictions = {
+        "predicted from FP32": [flushed_share(histogram, e) for e in every],
+        "predicted, of squares": [flushed_squares(histogram, e) for e in every],
+    }
     lines = [report.Curve(name=label, x=at, y=y) for label, y in curves.items()]
+    lines += [report.Curve(name=n, x=every, y=y, kind="plain") for n, y in predictions.items()]
     return report.Panel(
-        title=f"FP16, {'first step' if look == 0 else f'after {step} steps'}",
+        title=f"{'First step' if look == 0 else f'Step {step}'}: shares of FP16's gradients, and "
+        "of steps in all",
         y="share",
-        curves=[*lines, predicted_curve],
+        curves=lines,
         **_axis(parts),
     )
 
@@ -827,17 +864,18 @@ def _zeros(parts: Mapping[str, Any]) -> Finding:
     """A11: many gradients become zero in FP16, and training does not converge."""
     found = verdicts(parts, FP16)
     zeros = {e: share(parts[name(FP16, e)], "activations", "vanished", look=-1) for e in found}
-    lost = [e for e in found if zeros[e] >= HALF and is_worse(found[e])]
+    half = [e for e in found if zeros[e] >= HALF]
+    lost = [e for e in half if is_worse(found[e])]
     others = {p: verdict(parts, name(p, e)) for p, e in _smallest(parts).items()}
     listed = " and ".join(f"{p} is {v}" for p, v in others.items())
     harmless = max((zeros[e] for e in found if is_same(found[e])), default=0.0)
     return Finding(
         claim="A11",
         verdict=_by(bool(lost) and all(map(is_same, others.values()))),
-        sentence=f"At the {len(lost)} scales at which half or more of the activation gradients "
-        f"that FP32 has vanish in FP16 (up to {_power(max(lost, default=None))}), training ends "
-        f"worse; at the smallest scale tried {listed}. Zeros alone decide nothing: scales at "
-        f"which up to {_percent(harmless)} vanish are equivalent. Emulated.",
+        sentence=f"At {len(half)} scales half or more of the activation gradients that FP32 has "
+        f"vanish in FP16; at {len(lost)} of these, up to {_power(max(lost, default=None))}, "
+        f"training ends worse. At the smallest scale {listed}. Zeros alone decide nothing: scales "
+        f"at which up to {_percent(harmless)} vanish are equivalent. Emulated.",
     )
 
 
@@ -880,7 +918,7 @@ def _scales(parts: Mapping[str, Any]) -> list[Finding]:
     inside = [v for e, v in found.items() if low <= e <= wanted.clean]
     most = max((max(abs(v.low), abs(v.high)) / v.margin for v in inside), default=0.0)
     between = "; ".join(
-        f"{_power(e)}, {_percent(skipped(parts[name(FP16, e)]))} skipped, is {v}"
+        f"{_power(e)} is {v}: {_overflows(parts, e)}"
         for e, v in found.items()
         if wanted.clean < e < wanted.stuck
     )
@@ -911,6 +949,17 @@ def _scales(parts: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
+def _overflows(parts: Mapping[str, Any], exponent: int) -> str:
+    """How many seeds skip steps at this scale, and how many by the gradients of FP32."""
+    part, first = parts[name(FP16, exponent)], parts["gradients"]["largest_of_all"][0]
+    wanted = sum(scale_below_overflow(largest) < exponent for largest in first)
+    some, all_steps = (sum(n >= least for n in part["skipped"]) for least in (1, part["steps"]))
+    return (
+        f"the first step should overflow in {wanted} of {len(first)} seeds, {some} skip steps, and "
+        f"{all_steps} skip all"
+    )
+
+
 def _automatic(parts: Mapping[str, Any]) -> Finding:
     """M5: the scale can be found automatically."""
     of = [(p, verdict(parts, name("dynamic", p["start"]))) for p in _dynamic(parts)]
@@ -926,8 +975,8 @@ def _automatic(parts: Mapping[str, Any]) -> Finding:
     return Finding(
         claim="M5",
         verdict=outcome,
-        sentence=f"A dynamic scale against FP32: {listed}. The largest scale without overflow is "
-        f"predicted to be {_power(predicted(parts).clean)}. Emulated.",
+        sentence=f"A dynamic scale against FP32: {listed}. The largest scale without overflow at "
+        f"the largest gradients is predicted to be {_power(predicted(parts).clean)}. Emulated.",
     )
 
 
