@@ -731,8 +731,11 @@ def _shares_table(parts: Parts) -> str:
             of = classes(parts, name, kind)
             beyond = of.overflow + of.infinite + of.nan
             printed = adding_up([of.zero, of.flushed, of.subnormal, of.normal, beyond])
-            others = (classes(parts, name, kind, fmt=fmt) for fmt in ("e5m2", "e4m3fn", "bf16"))
-            lost = [f"{100 * c.flushed / max(c.total, 1):.2f}" for c in others]
+            others = (
+                max(classes(parts, name, kind, fmt=fmt).flushed for fmt in together)
+                for together in (("e5m2",), ("e4m3fn",), ("bf16", "tf32"))
+            )
+            lost = [f"{100 * flushed / max(of.total, 1):.2f}" for flushed in others]
             rows.append((f"`{name}`", what, f"{of.total}", *printed, *lost))
     head = ["model", "numbers that are", "how many:", "zero:", "flushed in FP16:", "subnormal:"]
     head += ["normal:", "beyond:", "flushed in E5M2:", "in E4M3:", "in BF16, TF32:"]
@@ -866,7 +869,7 @@ def _losses(of: Sequence[float]) -> str:
 LOWEST, ZERO = -46, -54
 
 #: The least share that is drawn; below it stand the windows.
-_FLOOR = 1e-5
+_FLOOR = 2e-5
 _WINDOWS = {"fp16": ("FP16", 4e-6), "e5m2": ("E5M2", 1.6e-6), "e4m3fn": ("E4M3", 6e-7)}
 
 
@@ -916,7 +919,7 @@ def _atlas_panel(parts: Parts, name: str, kind: str) -> report.Panel:
         y_scale="log10",
         curves=curves,
         marks=[report.Mark(x=(window("fp16")[0], window("fp16")[2] + 1))],
-        ticks={ZERO: "zero", **{e: f"{e}" for e in (-40, -20, 0)}},
+        ticks={ZERO: "zero", **{e: f"{e}" for e in (-24, 0)}},
         limits=(3e-7, 1.5),
     )
 
