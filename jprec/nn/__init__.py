@@ -6,9 +6,14 @@ from jprec.nn.scopes import scope_path, scoped, unscoped
 from jprec.nn.variables import (
     dtype_of_variable,
     is_module,
+    is_object,
     is_variable,
+    put_together,
     renew,
+    renew_all,
     split,
+    states_in,
+    take_apart,
     unless_skipped,
 )
 
@@ -19,12 +24,17 @@ __all__ = [
     "describe",
     "dtype_of_variable",
     "is_module",
+    "is_object",
     "is_variable",
     "policy_of",
+    "put_together",
     "renew",
+    "renew_all",
     "scope_path",
     "scoped",
     "split",
+    "states_in",
+    "take_apart",
     "unless_skipped",
     "unscoped",
 ]

@@ -141,13 +141,18 @@ def _with_output(cls: type, output: str, policy: policies.Policy, name: str | No
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         out = cls.__call__(self, *args, **kwargs)  # type: ignore[operator]
-        return cast_step(out, args[0], output) if is_cell else cast_result(out, output)
+        return (
+            cast_step(out, args[0] if args else kwargs["carry"], output)
+            if is_cell
+            else cast_result(out, output)
+        )
 
-    body = {
-        "__call__": functools.wraps(cls.__call__)(__call__),  # type: ignore[operator]
+    body: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         POLICY: policy,
     }
+    if any("__call__" in vars(base) for base in cls.__mro__):
+        body["__call__"] = functools.wraps(cls.__call__)(__call__)  # type: ignore[operator]
     return type(cls)(cls.__name__, (cls,), body)

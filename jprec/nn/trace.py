@@ -28,7 +28,11 @@ class Traced:
 
 
 def trace(layer: Any, kind: Kind) -> Traced | None:
-    """The dtypes in `layer`'s program for a float32 input; None if no input is known for it."""
+    """The dtypes in `layer`'s program for a float32 input; None if no input is known for it.
+
+    None, too, for a layer that does not run alone: a stack of layers for `nnx.vmap`, or a class
+    that is called in another way.
+    """
     inputs = kind.inputs(layer)
     if inputs is None:
         return None
@@ -37,7 +41,10 @@ def trace(layer: Any, kind: Kind) -> Traced | None:
     def call(state: Any, *inputs: Any) -> Any:
         return nnx.merge(graph, state)(*inputs, **dict(kind.call))
 
-    out = jax.eval_shape(call, state, *inputs)
+    try:
+        out = jax.eval_shape(call, state, *inputs)
+    except (TypeError, ValueError, IndexError):
+        return None
     if kind.is_cell:
         _, out = out
     found = program.products(call, state, *inputs)

@@ -1,5 +1,6 @@
 """Flax NNX variables as a policy sees them: what is a parameter, and what a layer does to it."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -70,11 +71,73 @@ def unless_skipped(take: jax.Array, new: Any, old: Any) -> Any:
     def choose(path: Any, variable: Any) -> Any:
         if path not in before or isinstance(variable, nnx.RngState):
             return variable
-
-        def leaf(new: Any, old: Any) -> Any:
-            same = jnp.shape(new) == jnp.shape(old)
-            return jnp.where(take, new, jnp.asarray(old, new.dtype)) if same else new
-
-        return jax.tree.map(leaf, variable, before[path])
+        leaves, structure = jax.tree.flatten(variable)
+        olds = jax.tree.leaves(before[path])
+        if [jnp.shape(leaf) for leaf in leaves] != [jnp.shape(old) for old in olds]:
+            return variable  # what was sown, one more each time
+        kept = [
+            jnp.where(take, leaf, jnp.asarray(old, leaf.dtype))
+            for leaf, old in zip(leaves, olds, strict=True)
+        ]
+        return jax.tree.unflatten(structure, kept)
 
     return jax.tree_util.tree_map_with_path(choose, new, is_leaf=is_variable)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A Flax NNX object with state, taken apart so that it goes through a traced function.
+
+    Attributes:
+      graph: What it is, static.
+      state: Its arrays.
+    """
+
+    graph: Any
+    state: Any
+
+    def tree_flatten(self) -> tuple[tuple[Any], Any]:
+        """The state, and what is static."""
+        return (self.state,), self.graph
+
+    @classmethod
+    def tree_unflatten(cls, graph: Any, children: tuple[Any]) -> "Held":
+        """From state and what is static."""
+        return cls(graph, *children)
+
+
+def is_object(node: Any) -> bool:
+    """Whether `node` is an NNX object, which carries state: a module, random streams, a metric."""
+    return isinstance(node, nnx.Pytree | nnx.Object)
+
+
+def take_apart(tree: Any) -> Any:
+    """`tree` with each NNX object in it as `Held`."""
+    return jax.tree.map(
+        lambda node: Held(*nnx.split(node)) if is_object(node) else node, tree, is_leaf=is_object
+    )
+
+
+def put_together(tree: Any) -> Any:
+    """`tree` with each `Held` in it as a new NNX object."""
+    is_held = lambda node: isinstance(node, Held)  # noqa: E731
+    return jax.tree.map(
+        lambda node: nnx.merge(node.graph, node.state) if is_held(node) else node,
+        tree,
+        is_leaf=is_held,
+    )
+
+
+def states_in(tree: Any) -> list[Any]:
+    """The states of the NNX objects in `tree`, in order."""
+    return [
+        nnx.split(node)[1] for node in jax.tree.leaves(tree, is_leaf=is_object) if is_object(node)
+    ]
+
+
+def renew_all(tree: Any, states: list[Any]) -> None:
+    """Puts the states into the NNX objects in `tree`."""
+    objects = [node for node in jax.tree.leaves(tree, is_leaf=is_object) if is_object(node)]
+    for node, state in zip(objects, states, strict=True):
+        nnx.update(node, state)

@@ -8,8 +8,8 @@ from jax import lax
 
 from jprec import policy
 
-#: A float32 gradient from here on counts as infinite: its square, which second moments and norms
-#: take, is beyond the largest float32 or close to it.
+#: A gradient with float32's range counts as infinite from here on: its square, which second
+#: moments and norms take, is beyond the largest float32 or close to it.
 TOO_LARGE = 2.0**63
 
 
@@ -21,8 +21,9 @@ def names(tree: Any) -> dict[str, None]:
 def count_nonfinite(tree: Any) -> dict[str, jax.Array]:
     """For each inexact leaf its numbers of infinities and of NaNs, [2] int32, by the leaf's path.
 
-    A float32 number of magnitude 2**63 or more counts as an infinity (`TOO_LARGE`). A complex
-    number counts once, as NaN if one of its parts is. Integers, keys and float0 have no entry.
+    A number of float32's range and magnitude 2**63 or more counts as an infinity (`TOO_LARGE`). A
+    complex number counts once, as NaN if one of its parts is. Integers, keys and float0 have no
+    entry.
 
     >>> count_nonfinite({"w": jnp.asarray([1.0, jnp.inf, jnp.nan, jnp.nan])})["w"].tolist()
     [1, 2]
@@ -64,8 +65,8 @@ def _count(x: jax.Array) -> jax.Array:
     """[2] int32: infinities, NaNs. One reduction of a pair reads `x` once, which two would not."""
     is_nan = jnp.isnan(x)
     is_infinite = jnp.isinf(x) & ~is_nan
-    if x.dtype == jnp.float32:
-        is_infinite = jnp.abs(x) >= TOO_LARGE
+    if x.dtype in (jnp.float32, jnp.bfloat16, jnp.complex64):
+        is_infinite = (jnp.abs(x) >= TOO_LARGE) & ~is_nan
     pair = (is_infinite.astype(jnp.int32), is_nan.astype(jnp.int32))
     zero = jnp.zeros([], jnp.int32)
     axes = tuple(range(x.ndim))

@@ -15,8 +15,12 @@ from jprec.optim.new_value import NewValue, is_new_value
 #: Scales between these have exact float32 reciprocals that no machine flushes to zero.
 _SMALLEST, _LARGEST = 2.0**-126, 2.0**126
 
-#: A loss scale that magnifies nothing. NaN without infinity does not lower it further.
+#: A loss scale that magnifies nothing.
 UNSCALED = 1.0
+
+#: After so many steps in a row with NaN and no infinity, a scale of at most 1 is lowered no
+#: further: from 2**16 it has come to 2**-8 by then, if its floor allows.
+NAN_PATIENCE = 24
 
 
 def power_of_two(value: Any, *, name: str) -> float:
@@ -117,6 +121,8 @@ def _no_update(take: jax.Array, updates: Any, params: Any) -> Any:
     """`updates` where `take`, else updates that leave every bit of the parameters alone."""
 
     def nothing(update: Any) -> Any:
+        if jnp.issubdtype(update.dtype, jnp.integer):
+            return jnp.where(take, update, jnp.zeros([], update.dtype))
         if not jnp.issubdtype(update.dtype, jnp.inexact):
             return update
         # p + (-0.0) is p for every p; p + 0.0 would turn -0.0 into 0.0.
@@ -133,6 +139,10 @@ def _no_update(take: jax.Array, updates: Any, params: Any) -> Any:
     return jax.tree.map(guard, updates, params, is_leaf=is_new_value)
 
 
+def _is_placeholder(params: Any) -> bool:
+    return type(params).__name__ == "_ParamsPlaceholder"
+
+
 def _guard(
     inner: optax.GradientTransformation,
     initial: float,
@@ -147,7 +157,8 @@ def _guard(
     inner = optax.with_extra_args_support(inner)
 
     def init(params: Any) -> LossScaleState:
-        leaves = finite.names(params)
+        # optax.tree_map_params asks for the state of a placeholder, to find what has its shape.
+        leaves = params if _is_placeholder(params) else finite.names(params)
         # Each leaf has a buffer of its own, so that the state may be donated.
         return LossScaleState(
             inner_state=jax.tree.map(_strong, inner.init(params)),
@@ -159,7 +170,7 @@ def _guard(
             skipped_in_row=jnp.zeros([], jnp.int32),
             nan_in_row=jnp.zeros([], jnp.int32),
             steps_at_floor=jnp.zeros([], jnp.int32),
-            nonfinite=jnp.zeros((len(leaves), 2), jnp.int32),
+            nonfinite=jnp.zeros((len(finite.names(params)), 2), jnp.int32),
             leaves=leaves,
         )
 
@@ -229,8 +240,9 @@ def dynamic_loss_scale(
     overflow, a growth, and a growth that the ceiling refused. Underflow of the gradients is what
     the scale is for: Micikevicius et al., Mixed Precision Training, 2018, section 3.2.
 
-    Gradients that have NaN and no infinity lower the scale down to 1 and not below: such a NaN is
-    no overflow by the scale. `jprec.optim.report` says what was found in which leaf.
+    Gradients that have NaN and no infinity lower the scale, too, as an overflow on the way back may
+    end as NaN; but after 24 such steps in a row not below 1: what persists there is no overflow by
+    the scale. `jprec.optim.report` says what was found in which leaf.
 
     Args:
       inner: The optimiser; the guard goes outermost, so that it sees the raw gradients.
@@ -251,8 +263,9 @@ def dynamic_loss_scale(
         clean_steps = optax.safe_increment(state.clean_steps)
         grow = clean_steps >= setting.growth_interval
         grown = jnp.where(grow, state.scale * 2.0, state.scale)
-        # At these scales nothing overflows because of the scale, and no lower one removes a NaN.
-        in_vain = only_nan & (state.scale <= UNSCALED)
+        # An overflow on the way back may arrive as NaN alone; what so many halvings have not
+        # removed is none.
+        in_vain = only_nan & (state.nan_in_row >= NAN_PATIENCE) & (state.scale <= UNSCALED)
         lowered = jnp.where(in_vain, state.scale, state.scale * 0.5)
         scale = jnp.where(take, grown, lowered)
         # Written so that a restored NaN or zero comes back to the floor, infinity to the ceiling.

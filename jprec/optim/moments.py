@@ -17,6 +17,7 @@ from jprec import policy
 from jprec.optim.average import AverageState
 from jprec.optim.keys import fold_path, key_parts
 from jprec.optim.new_value import LOW, store
+from jprec.optim.storage import KahanState, MasterWeightsState
 
 #: How moments are rounded: word -> mode of `jprec.rounding.round_to`.
 MODES = {"stochastic": "stochastic", "nearest": "nearest_even"}
@@ -25,6 +26,8 @@ MODES = {"stochastic": "stochastic", "nearest": "nearest_even"}
 #: digits than 16 bits have, sums that must be exact, and bases. State -> its fields.
 KEPT: dict[type, tuple[str, ...]] = {
     AverageState: ("average",),
+    KahanState: ("residuals",),
+    MasterWeightsState: ("masters",),
     optax.MultiStepsState: ("acc_grads",),
     optax.ScaleByLBFGSState: ("params",),
     contrib.COCOBState: ("init_particles",),

@@ -24,7 +24,7 @@ class NewValue:
 
     A transformation that comes afterwards and scales or clips all leaves would damage the value.
     One that multiplies by 0 or 1, as `optax.MultiSteps` does, is understood: times 0 the parameter
-    stays as it is. Any other factor that is no integer is an error when it is applied.
+    stays as it is. Any other factor is an error when it is applied, or NaN if it is a whole number.
 
     Attributes:
       value: [...] bfloat16 or float16, the new parameter.
@@ -55,7 +55,9 @@ class NewValue:
                 "that transformation into the optimiser that is wrapped: "
                 "jprec.optim.wrap(optax.chain(...), policy)."
             )
-        return jnp.where(intact == 1, self.value, parameter)
+        # Times another whole number, nobody knows what was meant, and NaN says so.
+        damaged = jnp.where(intact == 0, parameter, jnp.nan)
+        return jnp.where(intact == 1, self.value, damaged.astype(self.value.dtype))
 
     __add__ = __radd__
 

@@ -21,10 +21,10 @@ _SAYS = {
     "searching": "No step has been taken yet: the scale is on its way down from its first value.",
     "overflow": "The latest step overflowed and was skipped; a dynamic scale has been halved.",
     "nan": (
-        "The gradients have NaN and no infinity. A dynamic scale is lowered down to 1, in case an "
-        "overflow on the way back made it; otherwise no loss scale cures it. Look for it in the "
-        "data, the parameters and the forward pass: a logarithm or a division of zero, an overflow "
-        "in the compute dtype."
+        "The gradients have NaN and no infinity. A dynamic scale is lowered in case an overflow on "
+        "the way back made it; if it persists, no loss scale cures it. Look for it in the data, "
+        "the parameters and the forward pass: a logarithm or a division of zero, an overflow in "
+        "the compute dtype."
     ),
     "stuck": (
         "Step after step is skipped, and the scale is at its floor, or static, or lowering it does "

@@ -7,7 +7,7 @@ import jax
 import optax
 
 from jprec import policy as policies
-from jprec.optim import guard, moments, storage
+from jprec.optim import guard, moments, new_value, storage
 
 #: How 16-bit parameters are stored: name -> the wrapper.
 STORES: dict[str, Callable[..., optax.GradientTransformationExtraArgs]] = {
@@ -49,6 +49,11 @@ def wrap(
     'LossScaleState'
     """
     policy = policies.get(policy)
+    if not hasattr(tx, "init"):
+        raise TypeError(
+            f"tx={tx!r} is no Optax optimiser, which has init and update. Call what makes one: "
+            "optax.adam(1e-3)."
+        )
     low_moments = policy.moments != "float32"
     if key is not None and store != "stochastic" and not low_moments:
         raise ValueError(
@@ -96,7 +101,7 @@ def _with_store(
         )
     store = store or ("nearest" if low else None)
     if store is None:
-        return tx
+        return _for_wide(tx, policy)
     if store != "stochastic":
         return STORES[store](tx)
     if key is None:
@@ -104,3 +109,23 @@ def _with_store(
             f"store={store!r} needs a key, which makes its draws: give key=jax.random.key(0)."
         )
     return STORES[store](tx, key)
+
+
+def _for_wide(
+    tx: optax.GradientTransformation, policy: policies.Policy
+) -> optax.GradientTransformationExtraArgs:
+    """`tx`, which refuses 16-bit parameters: it would do its arithmetic in their dtype."""
+    tx = optax.with_extra_args_support(tx)
+
+    def init(params: Any) -> Any:
+        for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+            if new_value.is_low(leaf):
+                raise ValueError(
+                    f"parameter {policies.leaf_path(path)!r} is {leaf.dtype}, but policy "
+                    f"{policy.name or str(policy)!r} stores float32 parameters, and its optimiser "
+                    "would compute in 16 bits there. Raise it to float32, or say in the policy how "
+                    f"it is stored: a rule with params={leaf.dtype}, or a recipe such as pure_bf16."
+                )
+        return tx.init(params)
+
+    return optax.GradientTransformationExtraArgs(init, tx.update)

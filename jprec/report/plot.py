@@ -212,7 +212,7 @@ def _curve(axis: Axes, panel: Panel, curve: Curve, number: int) -> None:
     axis.plot(
         x,
         y,
-        "" if curve.kind == "points" else style,
+        linestyle="none" if curve.kind == "points" else style,
         marker=None if curve.kind == "plain" else _MARKERS[number % len(_MARKERS)],
         color=colour,
         label=curve.name,

@@ -35,9 +35,10 @@ def value_and_grad(
       loss_fn: (params, *args, **kwargs) -> loss, or (loss, aux) with `has_aux`. The loss is a
         float32 scalar: raise the logits to float32 before it. `params` is a pytree, or a Flax
         NNX module; a module's `Param`s are differentiated, and its other state (batch
-        statistics, random streams) is carried on in the module in its own dtype. With a scale,
-        batch statistics stay as they were where the gradients are not finite, since that step
-        will be skipped; random streams go on.
+        statistics, random streams) is carried on in the module in its own dtype, and so is that
+        of other NNX objects among the arguments. Batch statistics of the module stay as they were
+        where the gradients are not finite, since a guard will skip that step; random streams go
+        on.
       policy: A policy, its name or its string. Its rules see the paths of parameters, and those
         of inputs, which begin with the argument's name: "^targets" is the input `targets`. Or a
         model that `jprec.nn.apply` gave one: with Flax Linen, whose layers then cast the
@@ -96,20 +97,23 @@ class _Step:
 
     def __call__(self, params: Any, *args: Any, **kwargs: Any) -> Any:
         """((loss, aux) or loss, gradients) at these arguments."""
-        named = self._named(args, kwargs)
+        # Other NNX objects (random streams, a second model) carry state on, too.
+        held = nn.take_apart((args, kwargs))
+        named = self._named(*held)
         self._check_policy(params, named)
         inputs = [d for name, x in named for d in dtypes_of(x, self.policy, "compute", prefix=name)]
         if self.layers_cast or nn.policy_of(params) is not None:
             inputs = [None] * len(inputs)
         if nn.is_module(params):
-            (loss, aux), gradients = self._of_module(params, args, kwargs, inputs)
+            (loss, (aux, states)), gradients = self._of_module(params, held, inputs)
         else:
             own = [None] * len(jax.tree.leaves(params))
             if not self.layers_cast:
                 own = dtypes_of(params, self.policy, "compute")
-            (loss, aux), gradients = self._differentiate(
-                self._loss_and_aux, own + inputs, (params, args, kwargs)
+            (loss, (aux, states)), gradients = self._differentiate(
+                self._loss_and_aux, own + inputs, (params, *held)
             )
+        nn.renew_all((args, kwargs), states)
         return ((loss, aux) if self.has_aux else loss), gradients
 
     def _named(self, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -119,6 +123,13 @@ class _Step:
 
     def _check_policy(self, params: Any, named: list[tuple[str, Any]]) -> None:
         """An error for a rule that cannot act, and for a policy beside the model's own."""
+        objects = [x for x in jax.tree.leaves(params, is_leaf=nn.is_object) if nn.is_object(x)]
+        if objects and not nn.is_module(params):
+            raise ValueError(
+                f"the first argument holds {len(objects)} NNX objects in a "
+                f"{type(params).__name__}, whose state would be lost. Hold them in one module, as "
+                "in nnx.Dict(a=..., b=...)."
+            )
         if self.layers_cast:
             return
         own = nn.policy_of(params)
@@ -139,40 +150,37 @@ class _Step:
             )
 
     def _loss_and_aux(self, params: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """The loss, checked, and the auxiliary output (None without `has_aux`)."""
+        """The loss, checked, and (auxiliary output or None, states of the NNX objects given)."""
+        args, kwargs = nn.put_together((args, kwargs))
         out = self.loss_fn(params, *args, **kwargs)
+        states = nn.states_in((args, kwargs))
         if not self.has_aux:
-            return _checked(out, self.policy.loss), None
+            return _checked(out, self.policy.loss), (None, states)
         if isinstance(out, tuple) and len(out) == 2:
-            return _checked(out[0], self.policy.loss), out[1]
+            return _checked(out[0], self.policy.loss), (out[1], states)
         raise TypeError(f"has_aux=True: loss_fn returns (loss, aux); it returned {type(out)}.")
 
     def _of_module(
-        self, module: Any, args: tuple, kwargs: dict[str, Any], inputs: list[Any]
+        self, module: Any, held: tuple[tuple, dict[str, Any]], inputs: list[Any]
     ) -> tuple[tuple[Any, Any], Any]:
         """As for a tree, of a module's parameters; the module's other state is then renewed."""
         parameters, before, merge, state_of = nn.split(module)
 
         def pure(parameters: Any, state: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
             merged = merge(parameters, state)
-            loss, aux = self._loss_and_aux(merged, args, kwargs)
-            return loss, (aux, state_of(merged))
+            loss, more = self._loss_and_aux(merged, args, kwargs)
+            return loss, (more, state_of(merged))
 
         kept = [None] * len(jax.tree.leaves(before))
         dtypes = dtypes_of(parameters, self.policy, "compute") + kept + inputs
-        (loss, (aux, state)), gradients = self._differentiate(
-            pure, dtypes, (parameters, before, args, kwargs)
+        (loss, (more, state)), gradients = self._differentiate(
+            pure, dtypes, (parameters, before, *held)
         )
-        if self._is_guarded:
-            # The guard will skip this step: running statistics must not keep what it saw.
+        if kept:
+            # A guard skips such a step: running statistics must not keep what it saw.
             state = nn.unless_skipped(optim.all_finite(gradients), state, before)
         nn.renew(module, state)
-        return (loss, aux), gradients
-
-    @property
-    def _is_guarded(self) -> bool:
-        """Whether the step may be skipped: a scale that is no plain 1 comes from a guard."""
-        return _as_array(self.scale) is not None
+        return (loss, more), gradients
 
     def _differentiate(self, pure: Callable, dtypes: list[Any], inputs: tuple) -> Any:
         """((loss, aux), gradients) of pure(*inputs) -> (loss, aux) with respect to inputs[0].

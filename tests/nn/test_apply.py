@@ -343,3 +343,41 @@ def test_what_is_no_flax_module_is_refused_with_the_way_that_works():
         TypeError, match=r"not a function.*jprec\.value_and_grad\(loss_fn, policy\)"
     ):
         nn.apply(lambda x: x, "mixed_bf16")
+
+
+def test_stacks_of_layers_and_classes_called_in_another_way_are_given_a_policy_untraced():
+    class Stack(nnx.Module):
+        def __init__(self, rngs):
+            make = nnx.vmap(lambda rngs: nnx.Linear(4, 6, rngs=rngs), in_axes=0, out_axes=0)
+            self.layers = make(rngs.split(3))
+
+        def __call__(self, x):
+            return nnx.vmap(lambda layer, x: layer(x), in_axes=(0, None))(self.layers, x)
+
+    class Masked(nnx.Linear):
+        def __call__(self, x, mask):
+            return super().__call__(x * mask)
+
+    x = F32((2, 4), jnp.float32)
+    stack = applied(Stack, "mixed_bf16")
+    assert products_of(stack, x) == {"bfloat16"}
+    assert "layers" in str(nn.describe(stack))
+    masked = applied(lambda rngs: Masked(4, 6, rngs=rngs), "mixed_bf16")
+    assert products_of(masked, x, x) == {"bfloat16"}
+
+
+def test_a_cell_is_called_by_keywords_and_a_model_without_a_call_stays_without():
+    cell = nn.apply(nnx.SimpleCell(3, 4, rngs=nnx.Rngs(0)), "mixed_bf16")
+    carry, out = cell(carry=jnp.zeros((1, 4)), inputs=jnp.ones((1, 3)))
+    assert (carry.dtype, out.dtype) == (jnp.float32, jnp.float32)
+
+    class Encoder(nnx.Module):
+        def __init__(self, rngs):
+            self.dense = nnx.Linear(3, 2, rngs=rngs)
+
+        def encode(self, x):
+            return self.dense(x)
+
+    model = nn.apply(Encoder(nnx.Rngs(0)), "mixed_bf16")
+    assert model.encode(jnp.ones((1, 3))).dtype == jnp.bfloat16
+    assert not callable(model)

@@ -20,7 +20,7 @@ def inner():
 
 PARTS = {
     "static_loss_scale": lambda: optim.static_loss_scale(inner(), 2.0**10),
-    "dynamic_loss_scale": lambda: optim.wrap(inner(), "mixed_fp16"),
+    "dynamic_loss_scale": lambda: optim.dynamic_loss_scale(inner()),
     "round_on_store": lambda: optim.wrap(inner(), "pure_fp16"),
     "master_weights": lambda: optim.wrap(inner(), "pure_fp16", store="master"),
     "stochastic_rounding": lambda: optim.wrap(
@@ -38,7 +38,7 @@ PARTS = {
         optax.MultiSteps(inner(), 2).gradient_transformation(), "pure_fp16", store="kahan"
     ),
     "master_weights_alone": lambda: optim.master_weights(inner()),
-    "watch_alone": lambda: optim.watch(optim.wrap(inner(), "mixed_fp16"), every=2),
+    "watch_alone": lambda: optim.watch(optim.dynamic_loss_scale(inner()), every=2),
 }
 GUARDED = [name for name in PARTS if not name.endswith("_alone")]
 

@@ -51,6 +51,12 @@ def test_float64_has_its_own_range_and_counts_stay_int32():
     }
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.complex64])
+def test_what_has_an_infinite_square_in_float32_counts_as_infinite(dtype):
+    x = jnp.asarray([2.0**62, 2.0**63, -(2.0**90)], dtype)
+    assert optim.count_nonfinite({"x": x})["x"].tolist() == [2, 0]
+
+
 def test_counts_are_right_under_vmap():
     x = jnp.asarray([[1.0, jnp.nan], [jnp.inf, jnp.inf]])
     got = jax.jit(jax.vmap(lambda x: optim.count_nonfinite({"w": x})["w"]))(x)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jprec import optim
+from jprec import optim, train
 
 INTERVAL, FLOOR, CEILING, INITIAL = 3, 2.0**-2, 2.0**3, 2.0**1
 DYNAMIC = optim.dynamic_loss_scale(
@@ -97,12 +97,68 @@ def after_bad_steps(value, scale):
 LOW = optim.dynamic_loss_scale(optax.identity(), floor=2.0**-30)
 
 
-def test_nan_without_infinity_lowers_the_scale_to_one_and_stops_there():
+def test_nan_without_infinity_lowers_the_scale_for_a_while_and_stops():
     """GradScaler sinks to 5e-324 and below on a NaN that no scale cures (pytorch#99640, #40497)."""
-    state = after_bad_steps(jnp.float32(jnp.nan), jnp.float32(2.0**16))
-    assert (state.scale, state.nan_in_row, state.skipped_in_row) == (1.0, 40, 40)
-    state = after_bad_steps(jnp.float32(jnp.nan), jnp.float32(2.0**-3))
-    assert state.scale == 2.0**-3
+    for start, end in [(16, -8), (24, 0), (30, 0), (4, -20)]:
+        state = after_bad_steps(jnp.float32(jnp.nan), jnp.float32(2.0**start))
+        assert (state.scale, state.nan_in_row, state.skipped_in_row) == (2.0**end, 40, 40)
+    state = guard_after(jnp.nan, floor=1.0)
+    assert (state.scale, state.nan_in_row) == (1.0, 40)
+
+
+def guard_after(value, **settings):
+    transform = optim.dynamic_loss_scale(optax.identity(), **settings)
+    step = lambda state, _: (transform.update({"w": jnp.full(1, value)}, state)[1], None)
+    return jax.lax.scan(step, transform.init({"w": jnp.ones(1)}), length=40)[0]
+
+
+def test_an_overflow_that_arrives_as_nan_alone_is_cured_by_a_scale_below_one():
+    """Infinity times zero on the way back: no infinity is left in the only gradient."""
+    transform = optim.wrap(
+        optax.sgd(0.1), "mixed_fp16", loss_scale=optim.DynamicScale(initial=4.0, floor=2.0**-10)
+    )
+    params = {"w": jnp.ones(1)}
+    big = jnp.asarray([[60000.0, 60000.0]])
+
+    def loss(params, x):
+        return ((params["w"] * x)[None] @ big.astype(x.dtype)).astype(jnp.float32).sum()
+
+    state = transform.init(params)
+    for _ in range(4):
+        scale = optim.loss_scale(state)
+        _, grads = train.value_and_grad(loss, "mixed_fp16", scale=scale)(params, jnp.zeros(1))
+        _, state = transform.update(grads, state, params)
+    assert (state.taken, state.scale) == (1, 0.5)
+
+
+def test_a_skip_moves_no_integer_either():
+    inner = optax.GradientTransformation(
+        lambda params: optax.EmptyState(),
+        lambda g, s, p=None: ({"w": g["w"], "n": jnp.int32(1)}, s),
+    )
+    transform = optim.dynamic_loss_scale(inner)
+    params = {"w": jnp.ones(1), "n": jnp.int32(5)}
+    for value, n in [(jnp.inf, 5), (1.0, 6)]:
+        grads = {"w": jnp.full(1, value), "n": jnp.int32(0)}
+        updates, _ = transform.update(grads, transform.init(params), params)
+        assert optim.apply_updates(params, updates)["n"] == n
+
+
+def test_optax_finds_what_is_shaped_like_the_parameters_in_a_guarded_state():
+    for policy in ("mixed_fp16", "pure_fp16"):
+        params = {
+            "w": jnp.ones(2, jnp.float32 if policy[0] == "m" else jnp.float16),
+            "b": jnp.ones(3),
+        }
+        transform = optim.wrap(optax.adam(0.1), policy)
+        state = transform.init(params)
+        marked = optax.tree_map_params(transform, lambda x: x + 1, state)
+        moved = [
+            bool(jnp.any(a != b))
+            for a, b in zip(*map(jax.tree.leaves, (marked, state)), strict=True)
+        ]
+        assert sum(moved) == 4  # mu and nu of both
+        assert jax.tree.structure(marked) == jax.tree.structure(state)
 
 
 def test_infinity_lowers_the_scale_below_one_to_the_floor():

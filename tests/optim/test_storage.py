@@ -248,6 +248,26 @@ def test_a_transformation_behind_the_wrapper_is_an_error_with_the_way_out(behind
         apply(params, updates)
 
 
+def test_a_whole_factor_behind_the_wrapper_gives_nan_and_no_frozen_parameter():
+    for factor in (-1, 2):
+        transform = optax.chain(optim.wrap(optax.sgd(1.0), "pure_bf16"), optax.scale(factor))
+        params = {"w": jnp.ones(2, jnp.bfloat16)}
+        updates, _ = transform.update({"w": jnp.ones(2)}, transform.init(params), params)
+        assert jnp.isnan(optim.apply_updates(params, updates)["w"]).all()
+
+
+def test_each_step_draws_with_a_key_of_its_own():
+    transform = optim.stochastic_rounding(optax.sgd(1.0), jax.random.key(3))
+    params = {"w": jnp.ones(2, jnp.bfloat16)}
+    state, keys = transform.init(params), []
+    for _ in range(3):
+        following, now = jax.random.split(jax.random.wrap_key_data(state.key))
+        keys.append(jax.random.key_data(now).tolist())
+        _, state = transform.update({"w": jnp.ones(2)}, state, params)
+        assert state.key.tolist() == jax.random.key_data(following).tolist()
+    assert len({tuple(key) for key in keys}) == 3
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_clipping_behind_the_wrapper_is_an_error_with_the_way_out(wide):
     clipped = optax.chain(optim.wrap(optax.sgd(1.0), "pure_bf16"), optim.clip_by_global_norm(1e-4))

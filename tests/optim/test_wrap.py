@@ -40,7 +40,8 @@ def kinds(transform, params):
     ],
 )
 def test_the_right_parts_are_put_around_an_optimiser_the_guard_outermost(policy, settings, want):
-    assert kinds(optim.wrap(optax.sgd(1.0), policy, **settings), PURE) == want
+    params = PURE if policy.startswith("pure") else PURE.astype(jnp.float32)
+    assert kinds(optim.wrap(optax.sgd(1.0), policy, **settings), params) == want
 
 
 def test_a_dynamic_scale_is_given_by_its_settings():
@@ -127,3 +128,24 @@ def test_train_state_stores_exactly_the_new_value():
     ):
         assert jnp.array_equal(parameter, master.astype(jnp.bfloat16))
     assert optim.loss_scale(state) == 2.0**4
+
+
+def test_16_bit_parameters_under_a_policy_that_stores_float32_are_an_error():
+    """Adam would divide by a second moment that is zero in float16, and the step would count."""
+    transform = optim.wrap(optax.adam(1e-3), "mixed_fp16")
+    with pytest.raises(ValueError, match=r"parameter 'b' is float16.*a rule with params=float16"):
+        transform.init({"w": jnp.ones(2), "b": jnp.ones(2, jnp.float16)})
+
+
+def test_what_is_no_optimiser_is_an_error():
+    with pytest.raises(TypeError, match=r"optax\.adam\(1e-3\)"):
+        optim.wrap(optax.adam, "mixed_fp16")
+
+
+def test_masters_inside_stored_moments_stay_float32():
+    params = {"w": jnp.ones(2, jnp.bfloat16)}
+    for store, name in [("master", "masters"), ("kahan", "residuals")]:
+        inner = optim.wrap(optax.adam(0.1), "pure_bf16", store=store)
+        state = optim.store_moments(inner, "bfloat16").init(params).inner_state
+        want = inner.init(params)
+        assert getattr(state, name)["w"].dtype == getattr(want, name)["w"].dtype

@@ -158,7 +158,10 @@ def test_a_skipped_step_keeps_the_batch_statistics_and_random_streams_go_on():
     assert model.drop.rngs.count[...] == before["drop"]["rngs"]["count"][...] + 1
     for name in ("mean", "var"):
         np.testing.assert_array_equal(after["norm"][name][...], before["norm"][name][...])
-    # Without a guard nobody skips, and statistics go on as in plain Flax.
+    # A guard that does not scale skips, too, and no scale tells of it.
+    nan = jnp.full_like(x, jnp.nan)
+    train.value_and_grad(loss, "mixed_fp16", scale=1.0)(model, nan, y)
+    np.testing.assert_array_equal(model.norm.mean[...], before["norm"]["mean"][...])
     train.value_and_grad(loss, "mixed_fp16", scale=1.0)(model, x, y)
     assert np.any(np.asarray(model.norm.mean[...]) != np.asarray(before["norm"]["mean"][...]))
 
@@ -241,3 +244,45 @@ def test_a_linen_model_with_a_policy_takes_the_policys_place_and_casts_its_param
         ValueError, match=r"LayerNorm_0/\w+ arrives in bfloat16.*the model in place"
     ):
         jax.eval_shape(train.value_and_grad(linen_loss, "mixed_bf16"), variables["params"], x, y)
+
+
+def test_random_streams_metrics_and_second_models_among_the_arguments_carry_their_state_on():
+    model = jprec.nn.apply(nnx.Dropout(0.5, deterministic=False), "mixed_bf16")
+    other = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+    streams, metric = nnx.Rngs(3), nnx.metrics.Average("value")
+    x = jnp.ones((4, 4))
+
+    def of_all(model, x, rngs, *, other, metric):
+        out = other(model(x, rngs=rngs).astype(jnp.float32))
+        metric.update(value=out.sum())
+        return out.std()
+
+    step = train.value_and_grad(of_all, "mixed_bf16")
+    losses = [float(step(model, x, streams, other=other, metric=metric)[0]) for _ in range(3)]
+    assert len(set(losses)) == 3
+    assert streams.default.count[...] == 3
+    assert metric.count[...] == 3
+    assert np.any(np.asarray(other.mean[...]) != 0)
+
+
+def test_modules_in_a_container_are_an_error_with_the_way_out():
+    model = applied("mixed_bf16")
+    with pytest.raises(ValueError, match=r"1 NNX objects in a dict.*nnx\.Dict"):
+        train.value_and_grad(loss, "mixed_bf16")({"a": model}, *data())
+
+
+@pytest.mark.filterwarnings("ignore:Using 'Module.sow:DeprecationWarning")
+def test_what_is_sown_grows_without_harm():
+    class Sows(nnx.Module):
+        def __init__(self, rngs):
+            self.dense = nnx.Linear(4, 1, rngs=rngs)
+
+        def __call__(self, x):
+            self.sow(nnx.Intermediate, "seen", x)
+            return self.dense(x)
+
+    model = jprec.nn.apply(Sows(nnx.Rngs(0)), "mixed_fp16")
+    step = train.value_and_grad(loss, "mixed_fp16", scale=2.0)
+    for _ in range(3):
+        step(model, *data())
+    assert len(model.seen.get_value()) == 3
