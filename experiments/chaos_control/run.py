@@ -114,10 +114,11 @@ MLP, CNN, SMOOTH = "MLP", "CNN", "CNN with GELU"
 @functools.cache
 def nets(small: bool) -> dict[str, Net]:
     """Name -> net; or a miniature: one narrow net, two seeds, four steps."""
-    every = (*NOTHING, *SHOWN)
     if small:
         setting = dataclasses.replace(converges.HOT, workload=narrow, steps=4, points=4)
-        return {MLP: Net(setting=setting, changes=every, seeds=2, looks=(0, 1, 2, 4))}
+        some = (*NOTHING, ULP, REORDERED, ONCE, TF32, BATCHES, SEED)
+        return {MLP: Net(setting=setting, changes=some, seeds=2, looks=(0, 1, 2, 4))}
+    every = (*NOTHING, *SHOWN)
 
     def full(setting: Setting, changes: Sequence[Change]) -> Net:
         setting = dataclasses.replace(setting, points=setting.steps)
@@ -249,6 +250,7 @@ def trained(net: Net, change: Change) -> list[Look]:
 def predictor(workload: Workload) -> Callable[[Any], jax.Array]:
     """parameters -> the predicted label of every held-out image, mapped over seeds."""
     images, _ = workload.test
+    assert workload.accuracy is not None
     accuracy = program.emulate(workload.accuracy, "fp32")
 
     def predictions(params: Any) -> jax.Array:
@@ -330,6 +332,11 @@ def names(parts: Mapping[str, Any]) -> list[str]:
     return [name for name in (MLP, CNN) if name in parts]
 
 
+def tried(parts: Mapping[str, Any], net: str, changes: Sequence[Change]) -> list[Change]:
+    """Those of the changes that were tried on the net; a miniature leaves some out."""
+    return [change for change in changes if part(net, change) in parts]
+
+
 def measured(parts: Mapping[str, Any], net: str, change: Change, measure: str) -> np.ndarray:
     """[looks, seeds]; "churn" as a share, "loss" as a magnitude."""
     values = np.float64(parts[part(net, change)][measure])
@@ -369,9 +376,9 @@ def rate(parts: Mapping[str, Any], net: str, change: Change) -> float:
     return exponent(parts[net]["looks"], measured(parts, net, change, "distance"))
 
 
-def growth(parts: Mapping[str, Any], net: str) -> float:
-    """By what factor the distance of one ulp grows over the training, for the median seed."""
-    distance = measured(parts, net, ULP, "distance")
+def growth(parts: Mapping[str, Any], net: str, change: Change = ULP) -> float:
+    """By what factor the distance at the start grows over the training, for the median seed."""
+    distance = measured(parts, net, change, "distance")
     return float(np.median(distance[-1] / distance[0]))
 
 
@@ -387,18 +394,20 @@ def spread(values: Sequence[float]) -> float:
 
 def is_chaotic(parts: Mapping[str, Any], net: str) -> bool:
     """The rule: one ulp grows by more than 10^3, and all perturbations at one rate."""
-    rates = [rate(parts, net, change) for change in ROUNDING]
+    rates = [rate(parts, net, change) for change in tried(parts, net, ROUNDING)]
     return growth(parts, net) > GROWTH and spread(rates) <= SAME_RATE
 
 
 def is_one_level(parts: Mapping[str, Any], net: str) -> bool:
     """Whether all perturbations end at the same distance."""
-    return spread([level(parts, net, change) for change in ROUNDING]) <= SAME_LEVEL
+    return (
+        spread([level(parts, net, change) for change in tried(parts, net, ROUNDING)]) <= SAME_LEVEL
+    )
 
 
 def is_below_seed(parts: Mapping[str, Any], net: str) -> bool:
     """Whether all perturbations of all seeds end nearer than any other seed does."""
-    ends = [measured(parts, net, change, "distance")[-1] for change in ROUNDING]
+    ends = [measured(parts, net, change, "distance")[-1] for change in tried(parts, net, ROUNDING)]
     return max(map(np.max, ends)) < np.min(measured(parts, net, SEED, "distance")[-1])
 
 
@@ -410,8 +419,8 @@ def ends(parts: Mapping[str, Any], net: str, change: Change, measure: str) -> np
 def excess(parts: Mapping[str, Any], net: str, change: Change, measure: str) -> stats.Verdict:
     """The measure of a change minus that of the reordered batch, seed by seed."""
     margin = NEGLIGIBLE * ends(parts, net, SEED, measure).mean()
-    pairs = (ends(parts, net, of, measure) for of in (change, REORDERED))
-    return stats.judge(stats.paired_differences(*pairs), margin)
+    changed, reordered = (ends(parts, net, of, measure).tolist() for of in (change, REORDERED))
+    return stats.judge(stats.paired_differences(changed, reordered), margin)
 
 
 def against_seed(parts: Mapping[str, Any], net: str, change: Change, measure: str) -> stats.Verdict:
@@ -472,19 +481,33 @@ def _yes(holds: bool) -> str:
     return "yes" if holds else "**no**"
 
 
+def _over(parts: Mapping[str, Any], net: str, *changes: Change) -> str:
+    """The ratio of two levels."""
+    if len(tried(parts, net, changes)) < len(changes):
+        return "–"
+    first, second = (level(parts, net, change) for change in changes)
+    return f"{first / second:.2g}"
+
+
 def _answers(parts: Mapping[str, Any]) -> str:
     rows = []
     for net in names(parts):
-        rates = [rate(parts, net, change) for change in ROUNDING]
-        levels = [level(parts, net, change) for change in ROUNDING]
+        rates = [rate(parts, net, change) for change in tried(parts, net, ROUNDING)]
+        levels = [level(parts, net, change) for change in tried(parts, net, ROUNDING)]
         rows += [
             (net, "one ulp grows by more than 10³", f"{growth(parts, net):.3g}",
              _yes(growth(parts, net) > GROWTH)),
             ("", "all perturbations grow at one rate (factor 2)",
              f"p from {min(rates):.2f} to {max(rates):.2f}", _yes(spread(rates) <= SAME_RATE)),
             ("", "both: chaotic", "", _yes(is_chaotic(parts, net))),
+            ("", "for comparison: TF32 weights at start grow by",
+             f"{growth(parts, net, ONCE):.3g}", ""),
             ("", "all end at one level (factor 3)", f"{min(levels):.1e} to {max(levels):.1e}",
              _yes(is_one_level(parts, net))),
+            ("", "for comparison: TF32 over one ulp; 2^13 if distances went with the spacing",
+             _over(parts, net, TF32, ULP), ""),
+            ("", "for comparison: BF16 over TF32; 2^3 if distances went with the spacing",
+             _over(parts, net, BF16, TF32), ""),
             ("", "all end nearer than another seed", f"seed {level(parts, net, SEED):.2f}",
              _yes(is_below_seed(parts, net))),
             ("", "TF32 inside the noise of a reordered batch", "", noise(parts, net, TF32)),
@@ -499,7 +522,7 @@ def _distances(parts: Mapping[str, Any]) -> str:
     rows = []
     for net in names(parts):
         looks = parts[net]["looks"]
-        for change in SHOWN:
+        for change in tried(parts, net, SHOWN):
             distance = measured(parts, net, change, "distance")
             starts, first = (np.median(distance[looks.index(s)]) for s in (0, FIRST))
             low, high = distance[-1].min(), distance[-1].max()
@@ -537,7 +560,7 @@ def _noise(parts: Mapping[str, Any]) -> str:
     rows = []
     for net in names(parts):
         of_seed = [ends(parts, net, SEED, measure).mean() for measure in ("churn", "loss")]
-        for change in (ULP, ONCE, TF32, TRUNCATED, BF16, BATCHES):
+        for change in tried(parts, net, (ULP, ONCE, TF32, TRUNCATED, BF16, BATCHES)):
             shares = [
                 f"{ends(parts, net, change, m).mean() / s:.2g}"
                 for m, s in zip(("churn", "loss"), of_seed, strict=True)
@@ -633,7 +656,7 @@ def _axis(parts: Mapping[str, Any], net: str) -> dict[str, Any]:
 
 def _distance_panel(parts: Mapping[str, Any], net: str) -> report.Panel:
     curves = []
-    for change in SHOWN:
+    for change in tried(parts, net, SHOWN):
         distance = measured(parts, net, change, "distance")
         # Bands of all changes would hide each other.
         band = change in (REORDERED, TF32)
@@ -667,7 +690,7 @@ def _mean_panel(parts: Mapping[str, Any], net: str, measure: str) -> report.Pane
                 x=parts[net]["looks"],
                 y=measured(parts, net, change, measure).mean(1).tolist(),
             )
-            for change in SHOWN
+            for change in tried(parts, net, SHOWN)
         ],
         **_axis(parts, net),
     )
@@ -711,6 +734,11 @@ def _percents(parts: Mapping[str, Any], change: Change, measure: str) -> str:
     )
 
 
+def _losses(parts: Mapping[str, Any], change: Change) -> str:
+    """The verdicts on the test loss, net by net."""
+    return " and ".join(f"{loss_verdict(parts, n, change)} ({n})" for n in names(parts))
+
+
 def _is_same(found: stats.Verdict) -> bool:
     return found.verdict in ("equivalent", "identical")
 
@@ -726,10 +754,9 @@ def _a1(parts: Mapping[str, Any]) -> Finding:
     return Finding(
         claim="A1",
         verdict=verdict,
-        sentence=f"Emulated: the test loss of TF32 is {' and '.join(map(str, losses))} "
-        f"({', '.join(names(parts))}); predictions that change are "
-        f"{_percents(parts, TF32, 'churn')} of those that another seed changes, the test loss "
-        f"differs by {_percents(parts, TF32, 'loss')} of what another seed's does.",
+        sentence=f"Emulated: the test loss of TF32 is {_losses(parts, TF32)}; predictions that "
+        f"change are {_percents(parts, TF32, 'churn')} of those that another seed changes, the "
+        f"test loss differs by {_percents(parts, TF32, 'loss')} of what another seed's does.",
     )
 
 
@@ -742,16 +769,17 @@ def _a2(parts: Mapping[str, Any]) -> Finding:
         verdict = "undecided"
     else:
         verdict = "confirmed" if set(found) == {"inside"} else "corrected"
-    ratios = [level(parts, n, TF32) / level(parts, n, REORDERED) for n in names(parts)]
-    said = ", ".join(
-        f"{net}: {where} it, weights {ratio:.2g} times as far apart"
-        for net, where, ratio in zip(names(parts), found, ratios, strict=True)
+    said = "; ".join(
+        f"{net}: {where} it, weights {level(parts, net, TF32):.1e} apart and not "
+        f"{level(parts, net, REORDERED):.1e}, while TF32 weights at start alone give "
+        f"{level(parts, net, ONCE):.1e}"
+        for net, where in zip(names(parts), found, strict=True)
     )
     return Finding(
         claim="A2",
         verdict=verdict,
-        sentence=f"Emulated: against the noise that a reordered batch makes in FP32, TF32 is, "
-        f"{said}; its test loss is {' and '.join(map(str, losses))}.",
+        sentence=f"Emulated: its test loss is {_losses(parts, TF32)}. Against the noise that a "
+        f"reordered batch makes in FP32, {said}.",
     )
 
 
@@ -759,13 +787,12 @@ def _b14(parts: Mapping[str, Any]) -> Finding:
     moved = [level(parts, net, REORDERED) for net in names(parts)]
     verdict = "corrected" if all(d > 0 for d in moved) else "confirmed"
     said = " and ".join(f"{d:.1e} ({net})" for net, d in zip(names(parts), moved, strict=True))
-    losses = [str(loss_verdict(parts, net, REORDERED)) for net in names(parts)]
     return Finding(
         claim="B14",
         verdict=verdict,
         sentence="Emulated: FP32 does not remove rounding errors, it makes them small. Summing the "
         f"same batches in another order moves the weights by {said} of their length; the test loss "
-        f"stays {' and '.join(losses)}.",
+        f"stays {_losses(parts, REORDERED)}.",
     )
 
 
@@ -786,9 +813,9 @@ def _sd2021(parts: Mapping[str, Any]) -> Finding:
     return Finding(
         claim="SD2021",
         verdict=verdict,
-        sentence="Emulated: one bit of one initial weight changes "
-        f"{_percents(parts, ULP, 'churn')} of the predictions that another seed changes, and the "
-        f"test loss by {_percents(parts, ULP, 'loss')} of what another seed does; the distance of "
+        sentence=f"Emulated, {parts[MLP]['looks'][-1]} steps: one bit of one initial weight "
+        f"changes {_percents(parts, ULP, 'churn')} of the predictions that another seed changes, "
+        f"and the test loss by {_percents(parts, ULP, 'loss')} of what another seed does; the distance of "
         f"the median seed grows by a factor of {grown}.",
     )
 
