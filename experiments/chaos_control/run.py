@@ -815,8 +815,8 @@ def _sd2021(parts: Mapping[str, Any]) -> Finding:
         verdict=verdict,
         sentence=f"Emulated, {parts[MLP]['looks'][-1]} steps: one bit of one initial weight "
         f"changes {_percents(parts, ULP, 'churn')} of the predictions that another seed changes, "
-        f"and the test loss by {_percents(parts, ULP, 'loss')} of what another seed does; the distance of "
-        f"the median seed grows by a factor of {grown}.",
+        f"and the test loss by {_percents(parts, ULP, 'loss')} of what another seed does; the "
+        f"distance of the median seed grows by a factor of {grown}.",
     )
 
 
