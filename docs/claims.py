@@ -58,6 +58,9 @@ CLAIMS = {
     "scale has no other downside than overflow.",
     "M3.3": "FP16 products are summed in FP32.",
     "M5": "A scale could be found dynamically.",
+    "SD2021": "One bit changed in one initial weight gives run-to-run variability as large as "
+    "other "
+    "sources of noise do.",
 }
 
 

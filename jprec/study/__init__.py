@@ -5,7 +5,7 @@ from jprec.study.catalogue import find, load_module, names
 from jprec.study.cells import cell_names, run_cell
 from jprec.study.design import PILOT_SEEDS, Setting, Study
 from jprec.study.engine import run
-from jprec.study.experiment import Experiment, Finding
+from jprec.study.experiment import Experiment, Finding, Verdict
 from jprec.study.keys import key_for
 from jprec.study.manifest import StudyError
 from jprec.study.pilot import run_pilots
@@ -22,6 +22,7 @@ __all__ = [
     "Setting",
     "Study",
     "StudyError",
+    "Verdict",
     "Workload",
     "arm",
     "cell_names",
