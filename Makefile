@@ -2,13 +2,15 @@
 #   make study               train, judge, write the report           (STUDY=name, ARGS="--full")
 #   make test                the whole test suite
 #   make test-exhaustive     the slow proof: all 2**32 FP32 inputs, a million sums a tensor core
+#   make experiments         every experiment in full, some 40 minutes on one core, and docs/
+#   make experiments-smoke   every experiment in miniature
 #   make lint                format, lint, types, import plan
 PYTHON ?= python3
 STUDY  ?= converges
 ARGS   ?=
 BIN    := .venv/bin
 
-.PHONY: study test test-exhaustive lint bench clean
+.PHONY: study test test-exhaustive experiments experiments-smoke lint bench clean
 .DELETE_ON_ERROR:
 
 study: .venv/lab
@@ -19,6 +21,13 @@ test: .venv/dev
 
 test-exhaustive: .venv/dev
 	$(BIN)/python -m pytest -n auto -m exhaustive tests/exhaustive $(ARGS)
+
+experiments: .venv/lab
+	for file in $$(grep -l 'EXPERIMENT = ' experiments/*/run.py); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	$(BIN)/python docs/generate.py
+
+experiments-smoke: .venv/dev
+	$(BIN)/python -m pytest -n auto --dist loadfile tests/experiments $(ARGS)
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

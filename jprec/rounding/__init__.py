@@ -5,6 +5,7 @@ from jprec.rounding.kernel import DERIVATIVES, SUBNORMALS, Rounding
 from jprec.rounding.modes import MODES
 from jprec.rounding.rounder import round_to
 from jprec.rounding.spacing import EXPONENT_OF_NONFINITE, EXPONENT_OF_ZERO, exponent, ulp
+from jprec.rounding.traced import round_to_mantissa
 
 __all__ = [
     "DERIVATIVES",
@@ -17,5 +18,6 @@ __all__ = [
     "exponent",
     "round_blocks",
     "round_to",
+    "round_to_mantissa",
     "ulp",
 ]
