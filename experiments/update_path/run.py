@@ -27,11 +27,11 @@ from jprec.report import Curve, Mark, Panel
 from jprec.study import PILOT_SEEDS, Arm, Experiment, Finding, Setting, Workload, training
 
 #: Learning rates that are judged; the last is the largest of `LADDER` at which FP32 is stable.
-RATES = (2e-4, 1e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.3)
+RATES = (2e-4, 1e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.3)
 
 #: Learning rates among which the edge of stability is sought. As many as are judged, so that both
 #: are runs of one compiled program.
-LADDER = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+LADDER = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 
 #: Seeds that seek the edge; neither judged nor pilots.
 EDGE_SEEDS = tuple(range(20_000, 20_008))
@@ -54,7 +54,7 @@ EARLY = tuple(range(10, 101, 10))
 TOO_MANY = 0.5
 
 #: Rates whose updates are drawn.
-DRAWN = (0, 3, 5)
+DRAWN = (0, 2, 5)
 
 BASELINE, CHAOS = "fp32", "fp32_one_ulp"
 
@@ -177,6 +177,7 @@ def trained(
     run = training.programs(size.setting, arm, size.workload)
     runs = training.seeds_of(np.repeat(seeds, len(rates)))
     state = run.start(runs)
+    start, _ = run.test(state.params)
     if arm.policy.startswith("mixed"):
         # All 16-bit arms start with the same weights, and masters are made from rounded ones.
         rounded = as_stored(state.params, arm.policy.removeprefix("mixed_"))
@@ -198,9 +199,11 @@ def trained(
         return np.asarray(values, np.float64).reshape(len(seeds), len(rates)).T.tolist()
 
     loss, accuracy = run.test(state.params)
+    images = len(size.workload.test[1])
     found = {
+        "start": float(np.mean(start)),
         "loss": by_rate(loss),
-        "error_rate": [1 - float(np.mean(row)) for row in by_rate(accuracy)],
+        "wrong": [round(sum(images * (1 - share) for share in row)) for row in by_rate(accuracy)],
         "skipped": [int(sum(row)) for row in by_rate(skipped)],
     }
     fmt = arm.policy.rpartition("_")[2]
@@ -321,17 +324,19 @@ def trimmed(histogram: np.ndarray) -> dict[str, Any]:
 
 
 def least_ratio_lost(weight: float, fmt: str) -> float:
-    """|weight| / |update| above which an update away from zero is lost: 2**p m, a tie aside.
+    """|weight| / |update| above which an update away from zero is lost, a tie aside.
 
-    m in [1, 2) is the significand of a normal weight, p the digits of the format: half an ulp is
-    2**(e - p), and the weight m 2**e. Toward zero it is the same, except from a power of two,
-    below which the spacing is half as wide and the ratio twice as large.
+    Half an ulp is 2**(e - p), for a weight m 2**e, m in [1, 2), and p digits: the ratio is 2**p m.
+    Below the normal range the ulp stays as it is, and the ratio falls with the weight. Toward zero
+    it is the same, except from a power of two, below which the spacing is half as wide and the
+    ratio twice as large.
 
-    >>> least_ratio_lost(1.0, "fp16"), least_ratio_lost(1.5, "bf16")
-    (2048.0, 384.0)
+    >>> [least_ratio_lost(w, "fp16") for w in (1.0, 1.5, 2.0**-15)], least_ratio_lost(1.5, "bf16")
+    ([2048.0, 3072.0, 1024.0], 384.0)
     """
-    significand, _ = math.frexp(abs(weight))
-    return 2 * significand * 2.0 ** formats.get(fmt).precision
+    held = formats.get(fmt)
+    exponent = max(math.frexp(abs(weight))[1] - 1, held.min_exponent)
+    return abs(weight) / 2.0 ** (exponent - held.precision)
 
 
 def parts(small: bool) -> Mapping[str, Callable[[], Any]]:
@@ -344,7 +349,7 @@ def parts(small: bool) -> Mapping[str, Callable[[], Any]]:
 
     def pilots() -> Any:
         # As many seeds at a time as are judged: runs of the same compiled program.
-        groups = np.asarray(PILOT_SEEDS).reshape(-1, len(SEEDS))
+        groups = np.asarray(PILOT_SEEDS).reshape(-1, len(SEEDS)).tolist()
         found = [
             trained(chosen, BASELINE, seeds, chosen.rates, counted=False)["loss"]
             for seeds in groups
@@ -389,6 +394,11 @@ class Outcome:
     def losses(self, name: str, at: int) -> list[float]:
         """Final test losses of an arm at a rate, seed by seed."""
         return records.as_floats(self.parts[name]["loss"][at])
+
+    def error_rate(self, name: str, at: int) -> float:
+        """The share of test images that an arm takes for another digit, over all seeds."""
+        images = self.parts["setting"]["images"] * len(self.parts[name]["loss"][at])
+        return float(self.parts[name]["wrong"][at] / images)
 
     def stores(self, fmt: str) -> list[str]:
         """The stores that were tried in a format."""
@@ -442,6 +452,11 @@ class Outcome:
     def in_margins(self, name: str, at: int) -> float:
         """The mean difference from FP32 over δ; NaN if a loss is not finite."""
         return self.verdicts[name, at].verdict.mean / self.margins[at]
+
+    def progress_lost(self, name: str, at: int) -> float:
+        """The share of the loss that FP32 takes away, on average, and that an arm does not."""
+        arm, base = (float(np.mean(self.losses(one, at))) for one in (name, BASELINE))
+        return (arm - base) / (self.parts[BASELINE]["start"] - base)
 
     def worse(self, name: str) -> list[int]:
         """The rates at which an arm is worse than FP32."""
@@ -516,7 +531,7 @@ def tables(parts: Mapping[str, Any]) -> dict[str, str]:
         "stores": stores_table(outcome),
         "measures": measures_table(outcome),
         "prediction": prediction_table(outcome),
-        "correlation": correlation_table(outcome),
+        "correlation": measures_table_of_all(outcome),
         "ratio": ratio_table(outcome),
     }
     for fmt in SCALES:
@@ -552,7 +567,7 @@ def rates_table(outcome: Outcome) -> str:
             [
                 f"{rate:g}",
                 f"{np.mean(outcome.losses(BASELINE, at)):.4f}",
-                percent(outcome.parts[BASELINE]["error_rate"][at]),
+                percent(outcome.error_rate(BASELINE, at)),
                 f"{outcome.margins[at]:.2g}",
                 cell(outcome, CHAOS, at),
                 "yes" if at in outcome.deciding else "no",
@@ -588,7 +603,7 @@ def stores_table(outcome: Outcome) -> str:
 def measures_table(outcome: Outcome) -> str:
     """What was measured early where updates are rounded to nearest, and how it ended."""
     rows = []
-    for fmt, at, many in outcome.predicted:
+    for fmt, at, _ in outcome.predicted:
         name = f"{fmt}_nearest"
         rows.append(
             [
@@ -599,12 +614,13 @@ def measures_table(outcome: Outcome) -> str:
                 f"{outcome.measure(name, 'early_median', at):.1f}",
                 percent(outcome.measure(name, "early_lost_size", at)),
                 percent(outcome.measure(name, "last_lost", at)),
-                "damage" if many else "none",
                 cell(outcome, name, at) + ("" if at in outcome.deciding else " (chaos)"),
+                percent(outcome.progress_lost(name, at)),
             ]
         )
     head = ["format", "learning rate:", "lost early:", "in FP32:", "median:", "of their size:"]
-    return report.markdown_table([*head, "lost at the end:", "predicted", "found, in δ"], rows)
+    head += ["lost at the end:", "difference in δ", "progress lost:"]
+    return report.markdown_table(head, rows)
 
 
 def contradictions(outcome: Outcome) -> list[str]:
@@ -633,36 +649,51 @@ def prediction_table(outcome: Outcome) -> str:
     return f"{table}\n\nContradicted by {len(against)}: {', '.join(against) or 'none'}."
 
 
-def rank_correlations(outcome: Outcome) -> dict[str, tuple[float, int]]:
-    """Measure -> Spearman's rank correlation with the mean difference over δ, and of how many."""
-    names = [(f"{fmt}_nearest", fmt, at) for fmt, at, _ in outcome.predicted]
-    names = [one for one in names if math.isfinite(outcome.in_margins(one[0], one[2]))]
-    damage = [outcome.in_margins(name, at) for name, _, at in names]
-    measures = {
-        "share of updates lost": [outcome.measure(n, "early_lost", at) for n, _, at in names],
-        "the same, counted in FP32 training": [
-            outcome.measure(BASELINE, "early_lost", at, fmt) for _, fmt, at in names
-        ],
-        "median of log2 of update over ulp": [
-            outcome.measure(n, "early_median", at) for n, _, at in names
-        ],
-        "share of the size of updates that is lost": [
-            outcome.measure(n, "early_lost_size", at) for n, _, at in names
-        ],
-    }
-    return {
-        name: (float(scipy_stats.spearmanr(values, damage).statistic), len(names))
-        for name, values in measures.items()
-    }
+#: What is measured early -> the arm that it is measured in, the name in the record, its format.
+MEASURES: Mapping[str, tuple[str, str, Callable[[float], str]]] = {
+    "share of updates lost": ("nearest", "early_lost", percent),
+    "the same, counted in FP32 training": (BASELINE, "early_lost", percent),
+    "median of log2 of update over ulp": ("nearest", "early_median", "{:.1f}".format),
+    "share of their size lost": ("nearest", "early_lost_size", percent),
+}
 
 
-def correlation_table(outcome: Outcome) -> str:
-    """Rank correlations of early measures with the damage."""
-    rows = [
-        [name, f"{rho:+.2f}", str(count)]
-        for name, (rho, count) in rank_correlations(outcome).items()
-    ]
-    return report.markdown_table(["measured at the early steps", "ρ:", "pairs:"], rows)
+def rank_correlation(measured: Sequence[float], damage: Sequence[float]) -> float:
+    """Spearman's, of the pairs that are finite; NaN for fewer than three."""
+    pairs = np.asarray([measured, damage], np.float64).T
+    pairs = pairs[np.isfinite(pairs).all(1)]
+    return float(scipy_stats.spearmanr(*pairs.T).statistic) if len(pairs) > 2 else math.nan
+
+
+def measures_table_of_all(outcome: Outcome) -> str:
+    """How well each measure orders the damage, and the ranges that it takes with and without."""
+    rows = []
+    for words, (where, name, written) in MEASURES.items():
+
+        def measured(fmt: str, at: int, where: str = where, name: str = name) -> float:
+            arm = where if where == BASELINE else f"{fmt}_{where}"
+            return outcome.measure(arm, name, at, fmt)
+
+        pairs = [(fmt, at) for fmt in outcome.formats for at in outcome.places]
+        few = [(fmt, at) for fmt, at in pairs if at in outcome.deciding]
+        row = [words]
+        for among, damage in (
+            (pairs, outcome.in_margins),
+            (few, outcome.in_margins),
+            (few, outcome.progress_lost),
+        ):
+            found = [damage(f"{fmt}_nearest", at) for fmt, at in among]
+            row.append(f"{rank_correlation([measured(*one) for one in among], found):+.2f}")
+        for is_so in (outcome.is_worse, outcome.is_equivalent):
+            found = [
+                measured(fmt, at)
+                for fmt, at in few
+                if is_so(outcome.verdicts[f"{fmt}_nearest", at])
+            ]
+            row.append(f"{written(min(found))} … {written(max(found))}" if found else "–")
+        rows.append(row)
+    head = ["measured at the early steps", "ρ:", "ρ, rates that decide:", "ρ, progress lost:"]
+    return report.markdown_table([*head, "where worse:", "where equivalent:"], rows)
 
 
 def ratios(outcome: Outcome, fmt: str) -> np.ndarray:
@@ -709,6 +740,7 @@ def backup(outcome: Outcome) -> Finding:
     name = "fp16_nearest"
     lost = outcome.measure(name, "early_lost", 0)
     kept = outcome.ends_there("fp16_master")
+    hot = max(outcome.deciding, default=0)
     damaged = 0 in outcome.worse(name) and lost > TOO_MANY
     cured = kept == len(outcome.deciding)
     return Finding(
@@ -720,22 +752,23 @@ def backup(outcome: Outcome) -> Finding:
         else "refuted in miniature",
         sentence=f"At {span(outcome.rates[:1])} FP16 weights rounded to nearest lose "
         f"{percent(lost)} of the updates early and end {outcome.in_margins(name, 0):+.1f} δ from "
-        f"FP32; at {span(outcome.rates[-1:])} {percent(outcome.measure(name, 'early_lost', -1))}, "
-        f"so that it is the update against the weight's ulp that counts. FP32 masters end where "
+        f"FP32; at {span([outcome.rates[hot]])} they lose "
+        f"{percent(outcome.measure(name, 'early_lost', hot))} and end "
+        f"{outcome.in_margins(name, hot):+.1f} δ from it. FP32 masters end where "
         f"FP32 ends at {kept} of {len(outcome.deciding)} rates that decide (emulated).",
     )
 
 
 def relative_increase(outcome: Outcome, name: str, at: int) -> float:
     """How many more images an arm takes for another digit than FP32 does, relative to FP32."""
-    errors, base = (outcome.parts[arm]["error_rate"][at] for arm in (name, BASELINE))
-    return float(errors / base - 1) if base else math.nan
+    wrong, base = (outcome.parts[arm]["wrong"][at] for arm in (name, BASELINE))
+    return float(wrong / base - 1) if base else math.nan
 
 
 def master_weights(outcome: Outcome) -> Finding:
     """M3.1: what FP16 weights cost, what masters give back, and the ratio of 2048."""
     name = "fp16_nearest"
-    rises = [relative_increase(outcome, name, at) for at in outcome.places]
+    rises = [relative_increase(outcome, name, at) for at in outcome.deciding] or [0.0]
     worse = outcome.worse(name)
     share = ratios(outcome, "fp16")
     exact = share[0, 0] == 0 and share[1, 1] == 0
@@ -753,8 +786,9 @@ def master_weights(outcome: Outcome) -> Finding:
         sentence=f"FP16 weights with FP32 masters train {same} as FP32 weights that are cast. "
         f"Updated without, FP16 weights are worse at {span([outcome.rates[at] for at in worse])} "
         f"({len(worse)} of {len(outcome.rates)} rates); errors rise by at most "
-        f"{percent(largest)} of FP32's (80 % published, for a speech model), and at "
-        f"{span(outcome.rates[-1:])} by {percent(rises[-1])}. The ratio 2048 is not the threshold: "
+        f"{percent(largest)} of FP32's ({percent(PUBLISHED_LOSS)} published, for a speech model), "
+        f"and by {percent(rises[-1])} at the largest rate that decides. "
+        "The ratio 2048 is not the threshold: "
         f"{percent(share[1, 1] / share[1].sum())} of the updates at larger ratios move the weight "
         f"(it is 2048 times the weight's significand, up to 4096), and "
         f"{percent(share[0, 0] / share[0].sum())} of those at smaller ones are lost (emulated).",
@@ -820,39 +854,60 @@ def damage_panel(outcome: Outcome, fmt: str) -> Panel:
         x_scale="log10",
         y_scale="log10",
         curves=curves,
-        marks=[Mark(label="δ", y=1.0)],
+        marks=[Mark(label="δ", y=1.0), *chaotic(outcome)],
+        limits=(1e-7, 1e3),
     )
+
+
+def chaotic(outcome: Outcome) -> list[Mark]:
+    """A window over the rates above all that decide."""
+    last = max(outcome.deciding, default=-1)
+    if last + 1 >= len(outcome.rates):
+        return []
+    low, high = outcome.rates[max(last, 0)], outcome.rates[last + 1]
+    return [Mark(label="chaos", x=(math.sqrt(low * high), 1.5 * outcome.rates[-1]))]
 
 
 def prediction_panels(outcome: Outcome) -> list[Panel]:
     """The difference from FP32 over δ against what was measured early; a point each rate."""
     measures = {
-        "early_lost": ("updates lost at steps 10 to 100, in %", 100, 100 * TOO_MANY),
-        "early_median": ("median of log2 |update| / ulp, steps 10 to 100", 1, -1.0),
+        "early_lost": ("updates lost at steps 10 to 100, in %", lambda x: 100 * x, 100 * TOO_MANY),
+        # The middle of the bin.
+        "early_median": (
+            "median of log2 |update| / ulp, steps 10 to 100",
+            lambda x: x + 0.5,
+            -1.0,
+        ),
+    }
+    groups = {f"{fmt.upper()} nearest": [f"{fmt}_nearest"] for fmt in outcome.formats}
+    groups |= {
+        store: [f"{fmt}_{store}" for fmt in outcome.formats if store in outcome.stores(fmt)]
+        for store in CLAIMED
+    }
+    points = {
+        name: [(arm, at) for arm in arms for at in outcome.deciding]
+        for name, arms in groups.items()
+        if arms
     }
     found = []
-    for measure, (words, factor, rule) in measures.items():
+    for measure, (words, place, rule) in measures.items():
         curves = [
             Curve(
-                name=f"{fmt.upper()} {store}",
+                name=name,
                 kind="points",
-                x=[
-                    factor * outcome.measure(f"{fmt}_{store}", measure, at) for at in outcome.places
-                ],
-                y=[abs(outcome.in_margins(f"{fmt}_{store}", at)) for at in outcome.places],
+                x=[place(outcome.measure(arm, measure, at)) for arm, at in here],
+                y=[abs(outcome.in_margins(arm, at)) for arm, at in here],
             )
-            for store in ("nearest", "stochastic", "kahan")
-            for fmt in outcome.formats
-            if store in outcome.stores(fmt)
+            for name, here in points.items()
         ]
         found.append(
             Panel(
-                title="Share of lost updates" if factor == 100 else "Median update",
+                title="Share of lost updates" if measure == "early_lost" else "Median update",
                 x=words,
                 y="size of the difference from FP32, in δ",
                 y_scale="log10",
                 curves=curves,
-                marks=[Mark(label="δ", y=1.0), Mark(label="rule", x=rule)],
+                marks=[Mark(label="δ", y=1.0), Mark(label="half", x=rule)],
             )
         )
     return found
@@ -872,7 +927,7 @@ def updates_panel(outcome: Outcome, fmt: str) -> Panel:
             Curve(
                 name=f"learning rate {outcome.rates[at]:g}",
                 kind="steps",
-                x=[first + i for i in shown],
+                x=[first + i + 0.5 for i in shown],  # the middle of the bin
                 y=[share[i] for i in shown],
             )
         )
