@@ -20,7 +20,7 @@ from jax import lax
 
 from jprec import program, records, report, stats, train, workloads
 from jprec.report import Curve, Mark, Panel
-from jprec.rounding.traced import round_to_mantissa
+from jprec.rounding import round_to_mantissa
 from jprec.study import (
     PILOT_SEEDS,
     Experiment,

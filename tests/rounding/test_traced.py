@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jprec import formats, rounding
-from jprec.rounding.traced import round_to_mantissa
+from jprec.rounding import round_to_mantissa
 
 BITS = np.array([*range(1, 11), 16, 22, 23])
 
