@@ -593,7 +593,7 @@ def stores_table(outcome: Outcome) -> str:
                 str(sum(map(outcome.is_worse, found))),
                 str(sum(j.verdict.verdict == "undecided" for j in found)),
                 str(sum(bool(j.met) for j in found)) if store in CLAIMED else "–",
-                f"{largest:.2g} δ",
+                f"{largest:.3g} δ",
             ]
         )
     head = ["store", "equivalent:", "worse:", "undecided:", "claims that Holm leaves:"]
@@ -684,16 +684,20 @@ def measures_table_of_all(outcome: Outcome) -> str:
         ):
             found = [damage(f"{fmt}_nearest", at) for fmt, at in among]
             row.append(f"{rank_correlation([measured(*one) for one in among], found):+.2f}")
-        for is_so in (outcome.is_worse, outcome.is_equivalent):
-            found = [
-                measured(fmt, at)
-                for fmt, at in few
-                if is_so(outcome.verdicts[f"{fmt}_nearest", at])
+        for one, is_so in itertools.product(
+            outcome.formats, (outcome.is_worse, outcome.is_equivalent)
+        ):
+            judged = [
+                at for at in outcome.deciding if is_so(outcome.verdicts[f"{one}_nearest", at])
             ]
+            found = [measured(one, at) for at in judged]
             row.append(f"{written(min(found))} … {written(max(found))}" if found else "–")
         rows.append(row)
     head = ["measured at the early steps", "ρ:", "ρ, rates that decide:", "ρ, progress lost:"]
-    return report.markdown_table([*head, "where worse:", "where equivalent:"], rows)
+    head += [
+        f"{fmt.upper()} {where}:" for fmt in outcome.formats for where in ("worse", "equivalent")
+    ]
+    return report.markdown_table(head, rows)
 
 
 def ratios(outcome: Outcome, fmt: str) -> np.ndarray:
@@ -768,14 +772,14 @@ def relative_increase(outcome: Outcome, name: str, at: int) -> float:
 def master_weights(outcome: Outcome) -> Finding:
     """M3.1: what FP16 weights cost, what masters give back, and the ratio of 2048."""
     name = "fp16_nearest"
-    rises = [relative_increase(outcome, name, at) for at in outcome.deciding] or [0.0]
+    rises = {at: relative_increase(outcome, name, at) for at in outcome.deciding} or {0: 0.0}
+    most = max(rises, key=lambda at: rises[at])
     worse = outcome.worse(name)
     share = ratios(outcome, "fp16")
     exact = share[0, 0] == 0 and share[1, 1] == 0
-    largest = max(rises)
     if not worse:
         verdict = "refuted in miniature"
-    elif largest >= PUBLISHED_LOSS and exact and outcome.is_master_mixed("fp16"):
+    elif rises[most] >= PUBLISHED_LOSS and exact and outcome.is_master_mixed("fp16"):
         verdict = "confirmed"
     else:
         verdict = "corrected"
@@ -786,9 +790,9 @@ def master_weights(outcome: Outcome) -> Finding:
         sentence=f"FP16 weights with FP32 masters train {same} as FP32 weights that are cast. "
         f"Updated without, FP16 weights are worse at {span([outcome.rates[at] for at in worse])} "
         f"({len(worse)} of {len(outcome.rates)} rates); errors rise by at most "
-        f"{percent(largest)} of FP32's ({percent(PUBLISHED_LOSS)} published, for a speech model), "
-        f"and by {percent(rises[-1])} at the largest rate that decides. "
-        "The ratio 2048 is not the threshold: "
+        f"{percent(rises[most])} of FP32's, at {span([outcome.rates[most]])} "
+        f"({percent(PUBLISHED_LOSS)} published, for a speech model). The ratio 2048 is "
+        f"{'' if exact else 'not '}the threshold: "
         f"{percent(share[1, 1] / share[1].sum())} of the updates at larger ratios move the weight "
         f"(it is 2048 times the weight's significand, up to 4096), and "
         f"{percent(share[0, 0] / share[0].sum())} of those at smaller ones are lost (emulated).",
@@ -812,8 +816,8 @@ def everywhere(outcome: Outcome) -> Finding:
         claim="B9",
         verdict=("refuted in miniature", "corrected", "confirmed")[held],  # type: ignore[arg-type]
         sentence=f"Gradients overflowed in {skipped} of {steps} steps with FP16 at a loss scale of "
-        f"2^{round(math.log2(SCALES['fp16']))}, and so without one. BF16 weights rounded to "
-        f"nearest end {'farther' if larger else 'not always farther'} from FP32 than FP16 weights "
+        f"2^{round(math.log2(SCALES['fp16']))}, which brings overflow nearer. BF16 weights rounded "
+        f"to nearest end {'farther' if larger else 'not always farther'} from FP32 than FP16 ones "
         f"at all {len(either)} rates at which either is worse, by up to {most[0]:.0f} δ against "
         f"{most[1]:.0f} δ there (emulated).",
     )
