@@ -23,7 +23,7 @@ def inner():
 
 PARTS = {
     "no_loss_scale": lambda: optim.round_on_store(inner()),
-    "dynamic_loss_scale": lambda: optim.wrap(inner(), "mixed_fp16"),
+    "dynamic_loss_scale": lambda: optim.dynamic_loss_scale(inner()),
     "master_weights": lambda: optim.wrap(inner(), "pure_fp16", store="master"),
     "stochastic_rounding": lambda: optim.wrap(
         inner(), "pure_fp16", store="stochastic", key=jax.random.key(1)
