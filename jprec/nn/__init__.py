@@ -4,6 +4,7 @@ from jprec.nn.apply import apply, policy_of
 from jprec.nn.describe import Description, Row, describe
 from jprec.nn.scopes import scope_path, scoped, unscoped
 from jprec.nn.variables import (
+    check_given_once,
     dtype_of_variable,
     is_module,
     is_object,
@@ -21,6 +22,7 @@ __all__ = [
     "Description",
     "Row",
     "apply",
+    "check_given_once",
     "describe",
     "dtype_of_variable",
     "is_module",

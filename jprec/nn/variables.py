@@ -112,6 +112,28 @@ def is_object(node: Any) -> bool:
     return isinstance(node, nnx.Pytree | nnx.Object)
 
 
+def check_given_once(*trees: Any) -> None:
+    """An error if two NNX objects in the trees share a variable: taken apart, each has its own.
+
+    Raises:
+      ValueError: for a stream, model or part of one that is given twice; one of the two would lose
+        its state, or draw the same numbers.
+    """
+    seen: dict[int, str] = {}
+    for node in jax.tree.leaves(trees, is_leaf=is_object):
+        if not is_object(node):
+            continue
+        name = type(node).__name__
+        variables = {id(v) for _, v in nnx.iter_graph(node) if is_variable(v)}
+        if shared := variables & seen.keys():
+            raise ValueError(
+                f"a {name} and a {seen[shared.pop()]} among the arguments hold the same variables, "
+                "and their state would part. Give each NNX object once, or use it through the one "
+                "that holds it."
+            )
+        seen |= dict.fromkeys(variables, name)
+
+
 def take_apart(tree: Any) -> Any:
     """`tree` with each NNX object in it as `Held`."""
     return jax.tree.map(

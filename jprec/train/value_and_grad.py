@@ -36,7 +36,8 @@ def value_and_grad(
         float32 scalar: raise the logits to float32 before it. `params` is a pytree, or a Flax
         NNX module; a module's `Param`s are differentiated, and its other state (batch
         statistics, random streams) is carried on in the module in its own dtype, and so is that
-        of other NNX objects among the arguments. Batch statistics of the module stay as they were
+        of other NNX objects among the arguments; a variable that is given alone, or in a state
+        that was split, is data. Batch statistics of the module stay as they were
         where the gradients are not finite, since a guard will skip that step; random streams go
         on.
       policy: A policy, its name or its string. Its rules see the paths of parameters, and those
@@ -66,7 +67,7 @@ def value_and_grad(
       ValueError: for a scale that is no power of two or no scalar, or that is missing; for a rule
         about compute that finds nothing among parameters and inputs; for a policy other than the
         one that `jprec.nn.apply` gave to the model, and for an NNX model that has none, if the
-        policy computes in 16 bits.
+        policy computes in 16 bits; for an NNX object that is given twice.
       TypeError: for a loss that is no float32 scalar (the policy's `loss` may allow 16 bits).
 
     >>> step = value_and_grad(lambda w, x: ((w * x).astype(jnp.float32) ** 2).sum(), "mixed_bf16")
@@ -98,6 +99,7 @@ class _Step:
     def __call__(self, params: Any, *args: Any, **kwargs: Any) -> Any:
         """((loss, aux) or loss, gradients) at these arguments."""
         # Other NNX objects (random streams, a second model) carry state on, too.
+        nn.check_given_once(params, args, kwargs)
         held = nn.take_apart((args, kwargs))
         named = self._named(*held)
         self._check_policy(params, named)

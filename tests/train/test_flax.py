@@ -286,3 +286,17 @@ def test_what_is_sown_grows_without_harm():
     for _ in range(3):
         step(model, *data())
     assert len(model.seen.get_value()) == 3
+
+
+@pytest.mark.parametrize("what", ["a stream twice", "the model again", "a part of it"])
+def test_an_object_that_is_given_twice_is_an_error_since_its_state_would_part(what):
+    """Taken apart twice, two uses of one stream would draw the same mask."""
+    model, streams = applied("mixed_bf16"), nnx.Rngs(3)
+    twice = {
+        "a stream twice": (streams, streams),
+        "the model again": (streams, model),
+        "a part of it": (streams, {"norm": [model.norm]}),
+    }
+    step = train.value_and_grad(lambda model, x, *others: loss(model, x, x[:, :1]), "mixed_bf16")
+    with pytest.raises(ValueError, match="hold the same variables"):
+        step(model, data()[0], *twice[what])
