@@ -213,7 +213,11 @@ CALCULATED: dict[str, Callable[[], Evidence]] = {
     "A9": _a9,
     "A12": lambda: Evidence(
         "corrected",
-        "Each operation of the list is taken apart, with the products that it multiplies in JAX.",
+        "Since PyTorch 1.12 products of matrices run in FP32 by default, and of the list "
+        "convolutions "
+        "and cuDNN's GRU and LSTM alone in TF32; in JAX all that multiplies does. Each operation "
+        "is "
+        "taken apart on the page; defaults by documentation, products by traced programs.",
         "[tf32_operations.md](tf32_operations.md)",
     ),
     "B1": _b1,

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from jprec import formats, optim, policy, program, report, rounding, train, workloads
-from jprec.optim.ranges import CLASSES, FIRST_EXPONENT, LAST_EXPONENT
+from jprec.optim import CLASSES, FIRST_EXPONENT, LAST_EXPONENT
 from jprec.study import Arm, Experiment, Finding, Setting, Workload, cells, training, watch
 
 Parts = Mapping[str, Any]

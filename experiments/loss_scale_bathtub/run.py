@@ -13,8 +13,7 @@ import numpy as np
 import optax
 
 from jprec import formats, optim, program, records, report, stats, train, workloads
-from jprec.optim import DynamicScale
-from jprec.optim.ranges import CLASSES, FIRST_EXPONENT
+from jprec.optim import CLASSES, FIRST_EXPONENT, DynamicScale
 from jprec.study import Arm, Experiment, Finding, Setting, Workload, cells, design, training
 
 FP16, BF16, FP32 = "mixed_fp16", "mixed_bf16", "fp32"

@@ -21,7 +21,15 @@ from jprec.optim.guard import (
 from jprec.optim.moments import StoredMomentsState, store_moments
 from jprec.optim.new_value import NewValue, apply_updates
 from jprec.optim.norm import clip_by_global_norm, global_norm
-from jprec.optim.ranges import LostUpdates, Ranges, lost_updates, number_ranges
+from jprec.optim.ranges import (
+    CLASSES,
+    FIRST_EXPONENT,
+    LAST_EXPONENT,
+    LostUpdates,
+    Ranges,
+    lost_updates,
+    number_ranges,
+)
 from jprec.optim.report import Report, check, report
 from jprec.optim.storage import (
     KahanState,
@@ -37,6 +45,9 @@ from jprec.optim.watch import Watched, WatchState, watch, watched
 from jprec.optim.wrap import wrap
 
 __all__ = [
+    "CLASSES",
+    "FIRST_EXPONENT",
+    "LAST_EXPONENT",
     "AverageState",
     "DynamicScale",
     "KahanState",

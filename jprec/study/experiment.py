@@ -51,8 +51,8 @@ class Experiment:
       parts: small -> {name: function that computes the part}. A part is what can be lost when
         a run is interrupted: seconds to a minute each. `small` asks for a miniature.
       tables: parts -> {name of a generated part of README.md: Markdown}.
-      figures: parts -> {file name in results/: figure}; drawn in jprec's style. The first is shown
-        on the page of all experiments.
+      figures: parts -> {file name in results/: figure}; drawn in jprec's style. The first by name
+        is shown on the page of all experiments.
       findings: parts -> findings, by the decision rule that README.md states.
     """
 
